@@ -4,8 +4,6 @@
 inputs are drawn as whole numbers, so that they are the same everywhere; many are ties on purpose.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -3,8 +3,6 @@
 The others of these folders are pure Python on whole numbers, or look at text and files.
 """
 
-from __future__ import annotations
-
 MODULES = frozenset(
     f"tests/unit/{name}.py"
     for name in (

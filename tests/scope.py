@@ -5,8 +5,6 @@ Marks: `sglang` (a process that imports SGLang; set by itself where a module has
 (runs where a change touches what it tries: `toolkit.setup.touched`).
 """
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

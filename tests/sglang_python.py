@@ -5,8 +5,6 @@ process imports it for a whole test run, as a CPU worker's template does (`patch
 and forks for each piece. The processes of a run (`-n`) share it: it listens on a Unix socket.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A tiny model in transformers, fp32: what it says, and which experts its own router picks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ keys: slowdown_percent (of a wave's time, geometric mean of the paired ratios, w
 interval of their logarithm), and the medians `captured_s`, `plain_s`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import secrets

@@ -21,8 +21,6 @@ balance_in_order, balance_by_maps, balance_by_cosine, and ratio (by_maps / in_or
 `SERVERS x GPUS + REDUNDANT`, the same without restart
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -22,8 +22,6 @@ slots), `ratios`: composed divided by each other arm, on the same requests, geom
 interval over seeds.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Iterator

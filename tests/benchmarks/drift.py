@@ -18,8 +18,6 @@ the clock, median wall, its process started), clock_K_stall_ms and clock_K_stall
 calls), clock_K_idle_stall_ms, clock_K_idle_stall_p99_ms
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

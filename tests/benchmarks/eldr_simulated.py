@@ -33,8 +33,6 @@ pool (8, 16, 24) and arm: `p50`, `p99`, `distinct` (experts of a step) divided b
 `p99` to shortest queue's, the measured ones, and `reason`, in words from the numbers.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -13,8 +13,6 @@ without a mask on requests that were not fitted, distinct experts saved on these
 inertia against vanilla k-means
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -38,8 +38,6 @@ busiest GPU / mean, share of pairs that leave their GPU; `skewed`: with three ti
 popularity (Zipf 1.8), `random` shape, all memory: TPOT ratios; `gimbal_prefix`, prefix hits alike.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -29,8 +29,6 @@ Nothing is asserted. `--quick` takes 16 KiB and one sending each; `--only TEXT`:
 has it. Run as `python -m tests.benchmarks.hostile [--quick] [--record] [--only TEXT]`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -44,8 +44,6 @@ keys: traffic_ratio, traffic_bound, placement_ratio, locality_ratio, balance_rat
 solve_s; more: as above
 """
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -25,8 +25,6 @@ are of all steps, while the server fills and empties, too;
 `ratios`: each arm of ours by column, with 95 % intervals over seeds
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -17,8 +17,6 @@ alone, staged_gap_percent and staged_published_gap_percent; plan_s, exact_s, gai
 stage, median), look_ms.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

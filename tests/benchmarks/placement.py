@@ -29,8 +29,6 @@ milp_gap_gimbal_percent (Gimbal's own heuristic), milp_gap_at_most_percent (all 
 without a proof by their bound), milp_proven, milp_tried, milp_cases, seeds, sizes, real
 """
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 import time

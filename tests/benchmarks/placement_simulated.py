@@ -12,8 +12,6 @@ an equal share of all. `paper`: Gimbal (arXiv text in `papers/gimbal.txt`), mean
 parts on two A100, of which placement is the only one that can change a step.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Iterator

@@ -15,8 +15,6 @@ stands otherwise in the plan's file; `kept`: share of FIGURES that change by mor
 plan's words or on the workers, and go the same way in both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

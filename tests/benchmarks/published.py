@@ -38,8 +38,6 @@ over the best balancer of each column, ratios with intervals, and the paper's ga
 the same keys with `azure_` in front.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys

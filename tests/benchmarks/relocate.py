@@ -22,8 +22,6 @@ written; `bytes` between ranks; `traffic_error_percent` without replicas and
 `idle_maps`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

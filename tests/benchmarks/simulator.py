@@ -10,8 +10,6 @@ keys: hour_s, wall clock of the hour; cpu_s, CPU time of it; peak_gib, the proce
 flat in the trace's length); requests, events, rounds, steps of the group.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import time

@@ -1,7 +1,5 @@
 """Commands of the toolkit as a user runs them, and what a launched run consists of."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Deployments of real CPU workers: started, recorded with their seconds, and left well."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

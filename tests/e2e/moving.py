@@ -1,7 +1,5 @@
 """Requests that move on a deployment of real workers: asked, moved, and compared."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

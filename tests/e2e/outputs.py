@@ -1,7 +1,5 @@
 """Greedy outputs of a worker, straight from it, to compare with a plain server's."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor

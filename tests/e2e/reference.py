@@ -1,7 +1,5 @@
 """The embedded model in transformers, fp32, in this process: what workers are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

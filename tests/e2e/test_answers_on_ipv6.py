@@ -1,7 +1,5 @@
 """A whole deployment on `::1`, as clients meet it: the `openai` client, curl, a web page."""
 
-from __future__ import annotations
-
 import asyncio
 import http.server
 import json

@@ -1,7 +1,5 @@
 """BR-0, BR-H, level, Gimbal on real workers: the same tokens as ever, nothing lost in the pool."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

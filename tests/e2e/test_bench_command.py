@@ -1,7 +1,5 @@
 """`toolkit bench` on real workers: a result, a comparison, and a run that is an error."""
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import version
 from pathlib import Path

@@ -7,8 +7,6 @@ are the same to the bit in every batch, so whatever changes there is our fault. 
 show that without the flag SGLang by itself changes them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,8 +1,6 @@
 """Requests whose KV goes straight from one real decode worker to another, while somebody fails: the
 target stands still, either of them is killed, the client goes away, the text ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -3,8 +3,6 @@
 Every decision is on record (`toolkit.decide.record`) and comes out the same on a fresh policy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

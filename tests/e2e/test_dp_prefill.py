@@ -5,8 +5,6 @@ decode worker must fetch the KV from the rank that has it. And what is lost betw
 controller and a rank runs again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """ELDR on real workers: requests go where their experts are, tokens stay, workers come and go."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Greedy outputs through PD and the router equal a single plain SGLang server's, by token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

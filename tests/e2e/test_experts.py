@@ -1,7 +1,5 @@
 """What workers say tokens were routed to, against transformers' own router, token by token."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Faults under load on real workers: a killed worker loses no request and changes no token."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A worker whose HTTP loop is held up, by a prompt of megabytes that it tokenises, is not dead."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

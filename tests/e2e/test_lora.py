@@ -1,7 +1,5 @@
 """LoRA with prefill and decode apart: tokens are those of the model with the adapter merged in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

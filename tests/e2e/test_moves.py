@@ -1,8 +1,6 @@
 """Requests of every kind that move between real decode workers, and workers that are drained,
 stopped and restarted under load: every stream says what it says undisturbed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """/v1/messages and /v1/responses with prefill and decode apart, against a plain server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What ends a plain SGLang server ends nobody here: straight at real workers, and at the router."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,8 +1,6 @@
 """Best-effort prompts that are stopped between layers on real workers: who waits, and that no token
 changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,8 +1,6 @@
 """Best-effort answers that stand still on a real decode worker: who waits, and that no token
 changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Requests for one token on real workers: answered by prefill alone, as a plain server answers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from importlib.metadata import version

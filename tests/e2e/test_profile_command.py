@@ -1,7 +1,5 @@
 """`toolkit profile` as a command, on real workers: killed, resumed, written, read back, used."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Experts move between the ranks of a decode server while it answers; answers stay the same."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ The router is left out on purpose: these requests go straight to a prefill and a
 that what fails here is the patch and nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Stages and levels on real workers: requests move while they run, and say the same tokens."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What tests ask of a deployment's workers and of the router's table of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator

@@ -7,8 +7,6 @@ A test compares it with each release, and fails by name for a field of a new rel
 row.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

@@ -1,7 +1,5 @@
 """What a stand-in worker answers: SGLang's wire formats around a fixed function of the prompt."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -5,8 +5,6 @@ At its end it writes the calls into the file `$ROUTER_TRACE`, a line each, in or
 `toolkit/router/app.py:Router.serve`. Only functions of `toolkit/` are in it.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

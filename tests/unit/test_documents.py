@@ -1,7 +1,5 @@
 """The documents are complete: every key and option has a meaning, every page builds."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

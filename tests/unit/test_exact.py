@@ -1,7 +1,5 @@
 """Decisions are the same whatever the kernels, the order of summation, the last bits of inputs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """No log can be filled from outside: of a helper, of a real router, and of every logger of ours."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import logging

@@ -1,7 +1,5 @@
 """A public class has a name of its own, so that a search for it finds one thing."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

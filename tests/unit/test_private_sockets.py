@@ -1,7 +1,5 @@
 """Sockets that listen on all addresses, narrowed to one; SGLang's own functions that open them."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

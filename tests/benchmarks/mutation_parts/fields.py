@@ -4,8 +4,6 @@ Run in a process of its own, since importing them takes a gigabyte: `python -m
 tests.benchmarks.mutation_parts.fields` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

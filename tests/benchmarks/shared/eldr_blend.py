@@ -1,7 +1,5 @@
 """Expert use as specialised as a paper measured, out of requests that are more so."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

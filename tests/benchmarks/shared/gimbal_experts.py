@@ -6,8 +6,6 @@ follow the other half. Gimbal fits anew every 3,000 steps; this traffic stays as
 fit is as good.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Llama-3.2-3B on an H20 by data sheets, and dialogues with a tail up to 128K tokens."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import cache

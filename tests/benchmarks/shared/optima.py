@@ -1,7 +1,5 @@
 """Placements that users can choose, held against optima of Gimbal's eq. 12 on small instances."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

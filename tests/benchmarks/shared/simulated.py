@@ -1,7 +1,5 @@
 """What benchmarks of simulated fleets share: their GPUs, their traffic, how a ratio is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Routers as specialised as large ones are reported to be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from toolkit.placement.synthetic import Recipe, distinct_ratio, families, token_ids

@@ -1,7 +1,5 @@
 """One wide-EP decode server of DeepSeek-V3's shape for the queue simulator."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

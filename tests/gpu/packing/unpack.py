@@ -4,8 +4,6 @@ Pieces wait in `FOLDER/.parcels` until their file is whole; then pip unpacks it 
 has been unpacked is noted by its digest, so that a second call does only what is left.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

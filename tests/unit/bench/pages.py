@@ -1,7 +1,5 @@
 """Reports as `toolkit bench` makes them, of made-up figures, for what is written about them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

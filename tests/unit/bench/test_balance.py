@@ -1,7 +1,5 @@
 """How evenly ranks were loaded: integrals over steps against counting moment by moment."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

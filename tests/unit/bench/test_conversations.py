@@ -1,7 +1,5 @@
 """Conversations: how a file's row becomes turns, and how they are played against a server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The search for the knee: it converges, and never loses it."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Which part of a run's decode steps is judged: the time in which a closed loop was full."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """The step log's arithmetic on fake batches and a clock that the test turns, and what leaves the
 worker: frames for listeners, sums for the router."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Sweeps and several runs against a server whose capacity is known."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

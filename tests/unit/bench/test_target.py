@@ -1,7 +1,5 @@
 """What a benchmark finds out about the server that it loads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import aiohttp

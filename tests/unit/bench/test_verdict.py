@@ -1,7 +1,5 @@
 """What a comparison says: the words follow from the intervals, the page and table from both."""
 
-from __future__ import annotations
-
 import io
 import random
 import re

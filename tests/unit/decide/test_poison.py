@@ -1,7 +1,5 @@
 """A request that kills its workers ends with an error, and nobody else does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """When a process that holds work is stuck: rules that hold for any run of readings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

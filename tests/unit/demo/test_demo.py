@@ -1,7 +1,5 @@
 """The demo's own logic: which prompts, what it shows, and that a bad answer is an error."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

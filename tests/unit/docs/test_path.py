@@ -1,7 +1,5 @@
 """The page "Path of a request" names what a router really calls, in the order in which it does."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

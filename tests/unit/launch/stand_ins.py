@@ -1,7 +1,5 @@
 """Plans made of small real processes instead of SGLang workers."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

@@ -1,7 +1,5 @@
 """A start that can never become ready ends, and says why."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Callable, Iterator

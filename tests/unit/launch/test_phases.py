@@ -1,7 +1,5 @@
 """When a deployment goes from one phase to the next: pure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Resolving: ports, GPUs, flags, recipes."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`decode: {stages: ...}`: what a user writes, what the router gets, and what is wrong in words."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A worker whose processes stand still is ended from outside and started again: real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which patch wraps which: what they declare decides, and too little or too much is refused."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The patches against the SGLang that is installed: one contract test per symbol, and refusal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hooks reach those who imported a function by name, as SGLang's own walk would have it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -1,7 +1,5 @@
 """Small placement problems for the tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Experts and clusters laid together: planted structure, legality, load bounds, bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gimbal's Algorithm 3, line by line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

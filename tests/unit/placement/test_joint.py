@@ -1,7 +1,5 @@
 """Ours: always valid, always within its limits, never worse than load alone, and worth it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

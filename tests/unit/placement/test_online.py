@@ -1,7 +1,5 @@
 """Placements that follow the traffic: no move without cause, and a quick one with it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The generator: valid ids, skew, affinity that its knob turns; counts against loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Small deployments and traffic for the planner's tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where experts lie, as knobs: legal values, their memory, what moving costs, what is written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

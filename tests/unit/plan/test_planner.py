@@ -1,7 +1,5 @@
 """Whole plans: paired with the baseline, the same again, what matters, what would be needed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

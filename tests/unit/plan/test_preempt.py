@@ -1,8 +1,6 @@
 """Classes in plans: preemption is searched, with off among the values, and a limit for those in a
 hurry alone decides."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the search finds, against all there is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

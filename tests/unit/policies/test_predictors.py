@@ -1,7 +1,5 @@
 """Predictors against distributions whose truth is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace

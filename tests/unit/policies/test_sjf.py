@@ -1,7 +1,5 @@
 """Shortest prefill first: the order, the same one on every rank, and nobody left to starve."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from math import inf, nan

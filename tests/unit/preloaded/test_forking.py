@@ -1,7 +1,5 @@
 """Workers forked from one process that has imported for all, with small modules of our own."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

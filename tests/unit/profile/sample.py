@@ -3,8 +3,6 @@
 `python -m tests.unit.profile.sample OUT.html [big]` writes its report page, to be looked at.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

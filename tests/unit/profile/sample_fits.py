@@ -1,7 +1,5 @@
 """Small stand-ins for the fits, only good enough that a sample profile looks like a real one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which workers can be profiled, and what is refused with which words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What crosses nodes by a profile, on requests that were not fitted; and the page that shows it."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Placing experts by a profile."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

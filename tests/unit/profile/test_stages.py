@@ -1,7 +1,5 @@
 """`toolkit profile stages`: what is printed, written and advised against."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

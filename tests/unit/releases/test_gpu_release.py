@@ -1,7 +1,5 @@
 """What differs in the release of the GPU checks, on SGLang's own classes of that release."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The relocator against a worker whose map and answers a test makes up."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A dispatcher over decode ranks that nobody serves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

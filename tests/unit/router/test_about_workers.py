@@ -1,7 +1,5 @@
 """What clients are told of the workers: what they need, and not where anything lies."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

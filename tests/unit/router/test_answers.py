@@ -1,7 +1,5 @@
 """The router process against stand-in workers: what clients and workers are sent."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

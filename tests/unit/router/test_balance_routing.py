@@ -1,7 +1,5 @@
 """BR-0, BR-H and Gimbal through the router: the pool, users, tokens, and what goes wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The router process against clients that want too much: bounds come before work."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

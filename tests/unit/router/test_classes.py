@@ -1,7 +1,5 @@
 """How a request's class is found, and what the router does by it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

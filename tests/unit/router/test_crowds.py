@@ -1,7 +1,5 @@
 """Two thousand connections that want too much, and an honest client that notices nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

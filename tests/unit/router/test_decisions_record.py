@@ -1,7 +1,5 @@
 """The router writes its decisions where the environment asks for it, and they come out the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The tables of request validation over what each release of SGLang declares."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

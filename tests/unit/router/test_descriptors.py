@@ -1,7 +1,5 @@
 """File descriptors: raised at start, and a shortage that is never blamed on workers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

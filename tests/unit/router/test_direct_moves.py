@@ -1,8 +1,6 @@
 """A router over stand-in workers: requests whose KV goes straight to another decode worker, and
 what becomes of them when somebody fails at any step of it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A router over stand-in workers: one of them is emptied, and gets requests again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A prefill's first token goes out at once; what decode repeats of it does not."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

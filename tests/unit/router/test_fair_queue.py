@@ -1,7 +1,5 @@
 """Turns of clients: nobody starves, order within a client, counts that return to zero."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

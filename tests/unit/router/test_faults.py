@@ -1,7 +1,5 @@
 """The router process against stand-in workers: what happens when one of them fails."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The router process with prefill stand-ins that tell first tokens: outputs, order, failures."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

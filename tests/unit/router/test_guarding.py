@@ -1,7 +1,5 @@
 """The router process against stand-in workers that are sick without being dead."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

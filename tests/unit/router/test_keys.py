@@ -1,7 +1,5 @@
 """Client keys and the admin's, and the two ports, of a real router process over stand-ins."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The router process against stand-in workers: limits, keys, plain workers, shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

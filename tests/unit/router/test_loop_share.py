@@ -1,7 +1,5 @@
 """What the event loop itself does with a hostile body grows no faster than the body."""
 
-from __future__ import annotations
-
 from time import thread_time
 
 import pytest

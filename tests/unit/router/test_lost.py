@@ -1,7 +1,5 @@
 """Requests that a decode worker has taken and its rank has never got."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

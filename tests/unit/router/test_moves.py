@@ -1,7 +1,5 @@
 """A router over stand-in workers: requests that move to another decode worker in mid-stream."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Which requests a prefill worker answers by itself, and that no decode worker hears of them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

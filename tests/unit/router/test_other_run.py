@@ -1,7 +1,5 @@
 """A worker of another run that has got the port of one of ours takes no request."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

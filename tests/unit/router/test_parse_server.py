@@ -1,7 +1,5 @@
 """The processes that parse for a router: its own, without its sockets, gone when it is."""
 
-from __future__ import annotations
-
 import asyncio
 
 import psutil

@@ -1,7 +1,5 @@
 """Bodies that are parsed elsewhere are the same requests; a process that dies is replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

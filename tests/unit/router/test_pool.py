@@ -1,7 +1,5 @@
 """The pool of finished prefills by itself: nothing lost, nothing bound twice, nothing held back."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

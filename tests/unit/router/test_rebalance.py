@@ -1,7 +1,5 @@
 """A router over stand-in workers that moves requests by itself."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Traffic that the router has recorded is what was sent, and the simulator reads it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Whoever wants to know how many tokens came on a stream is told of each of them once."""
 
-from __future__ import annotations
-
 import pytest
 
 from toolkit.router.relay import Relay

@@ -1,7 +1,5 @@
 """What a client is told who asks for a field that the workers' release of SGLang does not have."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One sick worker among others: requests go elsewhere, and soon none goes there any more."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

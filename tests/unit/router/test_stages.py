@@ -1,7 +1,5 @@
 """Stages in the router: a request goes to the ranks of its length, under every kind of policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Who takes nothing of what waits for it for too long; and nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

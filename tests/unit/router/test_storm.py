@@ -3,8 +3,6 @@
 `tests.benchmarks.abuse --part storm` is the large one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is kept of streams is charged to the budget as it grows, and given back however they end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Workers that hold work and make no step, and roles whose last worker is away: over stand-ins."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

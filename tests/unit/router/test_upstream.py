@@ -1,7 +1,5 @@
 """Answers of workers that are no plain ones: 1xx, too much of anything, ends that come early."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """A release of SGLang with another field, type or message fails here, by name."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

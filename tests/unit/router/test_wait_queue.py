@@ -1,7 +1,5 @@
 """Whoever waits keeps its place, however often it is woken for nothing."""
 
-from __future__ import annotations
-
 import asyncio
 
 from hypothesis import given

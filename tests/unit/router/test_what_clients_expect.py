@@ -1,7 +1,5 @@
 """A real router process over stand-ins: headers, request ids, shapes of errors, methods, pages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

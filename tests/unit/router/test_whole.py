@@ -1,7 +1,5 @@
 """Endpoints that a worker answers by running a prompt and nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

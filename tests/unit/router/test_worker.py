@@ -1,7 +1,5 @@
 """Load readings corrected by what was sent since; the request queue."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Whatever a worker says, the router's pages about it can be read, and policies get sane loads."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -6,8 +6,6 @@ its own: `python -m tests.unit.router.validation_contract` prints a JSON object,
 comparison to what it found ("" where all is well). `test_validation_contract.py` reads it.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

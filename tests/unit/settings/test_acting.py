@@ -1,7 +1,5 @@
 """A key that cannot act under the file's kind, mode, dispatch or device is refused, not ignored."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A section: strict, one telling a key, short forms, keys without a value."""
 
-from __future__ import annotations
-
 import jsonschema
 import pytest
 import yaml

@@ -1,7 +1,5 @@
 """Synthetic expert counts with the structure of real ones: domains, Zipf preferences, lengths."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """The whole fit: determinism, refits, matching of old and new, degraded and refused input."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

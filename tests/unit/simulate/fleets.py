@@ -1,7 +1,5 @@
 """Small fleets and requests for the simulator's tests."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

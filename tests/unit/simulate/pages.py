@@ -1,7 +1,5 @@
 """A small simulation's report."""
 
-from __future__ import annotations
-
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.simulate.page import render
 from toolkit.simulate.session import SimulationSetting, run

@@ -1,7 +1,5 @@
 """Classes of simulated requests: where they come from, what router and figures make of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

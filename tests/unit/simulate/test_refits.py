@@ -1,7 +1,5 @@
 """Refits by the clock (`eldr@artifact`) in simulated time."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import replace

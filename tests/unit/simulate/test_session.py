@@ -1,7 +1,5 @@
 """Arms on equal requests; fleets of deployment files; cost files; the command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Recorded traces and made traffic: what comes out, and what is refused with its line."""
 
-from __future__ import annotations
-
 import statistics
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`prefill.preempt` of a deployment file: what it becomes, and what does not go with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels whose rows do not depend on the rows beside them, and the hash behind a seed."""
 
-from __future__ import annotations
-
 import struct
 from itertools import product
 

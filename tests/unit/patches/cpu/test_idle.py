@@ -1,7 +1,5 @@
 """Schedulers that compute nothing, with SGLang's real sleeper on a real socket."""
 
-from __future__ import annotations
-
 import json
 
 from tests.sglang_python import run_python

@@ -1,8 +1,6 @@
 """SGLang's real DP controller with our hooks, over real sockets and snapshots; only the schedulers
 behind it are played, by this test."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 """A decode worker's DP controller with ELDR: signatures come by themselves, requests wait for them,
 and never for long."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

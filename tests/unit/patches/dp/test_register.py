@@ -1,7 +1,5 @@
 """The prefill's rank reaches the bootstrap server that decode asks, whatever happens on the way."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

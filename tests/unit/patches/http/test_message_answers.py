@@ -1,7 +1,5 @@
 """Who is to blame for a message that cannot be converted, in SGLang's own handler."""
 
-from __future__ import annotations
-
 import json
 
 from tests.sglang_python import run_python

@@ -1,7 +1,5 @@
 """Strangers at the ports of SGLang's message sockets: its own functions, real sockets."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

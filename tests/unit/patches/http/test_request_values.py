@@ -1,7 +1,5 @@
 """Each value that a scheduler could not use is refused, with words; ordinary ones pass."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

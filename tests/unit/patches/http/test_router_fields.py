@@ -1,7 +1,5 @@
 """What of a body reaches the request that SGLang has made of it."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker's key: SGLang's own application behind it, and who in a run gets it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -2,8 +2,6 @@
 ends. The scheduler is a stand-in; pages, polls and rows of metadata are SGLang's own, so this runs
 where SGLang can be imported (`test_outgoing`)."""
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`outgoing_cases` in a process that SGLang can be imported in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.sglang_python import run_python

@@ -1,7 +1,5 @@
 """What was sent of a move is known when its thread is done with it, and not before."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a decode rank does with what came while a step runs."""
 
-from __future__ import annotations
-
 import json
 
 from tests.sglang_python import run_python

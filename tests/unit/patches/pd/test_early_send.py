@@ -1,7 +1,5 @@
 """Who sends a parked request's KV: the thread that hears of its decode worker, or the scheduler."""
 
-from __future__ import annotations
-
 import json
 
 from tests.sglang_python import run_python

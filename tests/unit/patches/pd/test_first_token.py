@@ -1,7 +1,5 @@
 """Which first tokens a prefill worker tells, on SGLang's own requests."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

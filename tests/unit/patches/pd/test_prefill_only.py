@@ -1,7 +1,5 @@
 """A request for one token ends on its prefill worker, on SGLang's own requests."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The waiting queue's hook on SGLang's own SchedulePolicy, Req and radix cache, in one process of
 its own (importing SGLang takes some seconds)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A placed model that hands no dispatch information to its router gets it, on a GPU."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers that share a GPU: all start, and each takes memory when the ones before it have it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """A listener that does not read costs a worker so many bytes at most, and others nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.streams import expert_stream, outlet

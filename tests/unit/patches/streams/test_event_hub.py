@@ -1,7 +1,5 @@
 """The event stream on its own thread: a real uvicorn, whose loop is held up; no SGLang."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import socket

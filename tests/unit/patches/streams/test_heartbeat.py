@@ -1,7 +1,5 @@
 """What a scheduler says of itself, round by round."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Algorithm 1 of QLLM, by a table and by what follows from it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

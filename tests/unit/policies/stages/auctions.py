@@ -1,7 +1,5 @@
 """Instances for tests of the mover, and the world after its moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

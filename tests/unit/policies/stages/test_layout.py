@@ -1,7 +1,5 @@
 """Ranges and ranks of stages, and what is wrong with a layout in words."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

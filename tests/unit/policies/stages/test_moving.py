@@ -1,7 +1,5 @@
 """Who moves where, case by case."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

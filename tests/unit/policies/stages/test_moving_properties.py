@@ -1,7 +1,5 @@
 """What holds of every look, whatever the floor."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Partitions: the exact program against every partition there is, the heuristic against it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

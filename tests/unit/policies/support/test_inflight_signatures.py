@@ -1,7 +1,5 @@
 """What is in flight on a worker, and what that does to a flood."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Refits by the clock (`eldr@artifact`): in this process, by a time that the test moves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

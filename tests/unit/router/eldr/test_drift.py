@@ -1,7 +1,5 @@
 """Centroids follow the traffic: refits on recent requests, wanted, asked for, or turned off."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The router follows where a wide server's experts lie, and sends requests to their rank."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The parts of ELDR in the router that need no other process: reading, sets of workers, sets of
 centroids, settings."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Refits while workers come and go, in this process: what is expected, told and counted then."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

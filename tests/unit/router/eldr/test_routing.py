@@ -1,7 +1,5 @@
 """ELDR through the router: signatures reach the policy, and what goes wrong is counted."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

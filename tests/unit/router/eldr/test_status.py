@@ -1,7 +1,5 @@
 """`toolkit status` on ELDR, from what a real router says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Centroids follow the decode workers: lost, back, never there, several ranks, killed refits."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
