@@ -1,7 +1,5 @@
 """Where a request's KV is: its row of `req_to_token`, and the slots that stand there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.sglang_types import Req

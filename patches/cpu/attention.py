@@ -7,8 +7,6 @@ batch of ten that takes 2.3 times as long as gathering once for all. On a GPU at
 kernel; on the CPU it would hide what the experts of a batch cost.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any

@@ -8,8 +8,6 @@ own: it writes them there, and reads what other tokens left. So SGLang refuses t
 GPT-OSS, for good reason; here is what is missing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

@@ -6,8 +6,6 @@ are computed, each as a row of its own with a single expert; the all-reduce over
 the others.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

@@ -7,8 +7,6 @@ output is then silently wrong. The ids are remapped here, after the capturer too
 ones (`topk.py:2243`) and before the recorder takes the physical ones.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

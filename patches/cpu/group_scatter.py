@@ -5,8 +5,6 @@ only and ends the scheduler with `--ep-size` above 1 under DP attention. Sums al
 keeps the own part, as SGLang does for deterministic inference.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

@@ -5,8 +5,6 @@ Mends `srt/mem_cache/pool_host/common.py:144` (SGLang 0.5.21), where `_cuda_host
 HiCache allocate through it. In 0.5.17 the capturer pins by torch itself, which raises, too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant

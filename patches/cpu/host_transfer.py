@@ -7,8 +7,6 @@ where there is CUDA, and call them by name elsewhere, too. Mended is the way of
 that comes from a store is pinned, which takes an accelerator (`mha.py:605`, `mla.py:1027`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ a CPU build of torch refuses. These two modules get a `torch` here that leaves t
 pin a tensor of a worker with LoRA does nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve

@@ -1,7 +1,5 @@
 """One of our policies at the place where SGLang's DP controller picks a rank."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -14,8 +14,6 @@ does where ranks send their loads over the network (DP attention over several no
 them when it dispatches the next request, and until then everybody on node 0 would read old ones.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -9,8 +9,6 @@ patches did not apply, and puts their names into what the controller reports whe
 (checked by `patches.streams.event_stream` before the worker serves).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable
 from typing import Any

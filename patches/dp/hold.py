@@ -1,7 +1,5 @@
 """Requests that a decode worker holds until the signature of their prompt is there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple

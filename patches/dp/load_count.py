@@ -7,8 +7,6 @@ and not in it. Here each scheduler counts the requests that it takes from its so
 count into its snapshots as one more field, which every other reader passes over.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

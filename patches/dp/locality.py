@@ -8,8 +8,6 @@ come (`patches.dp.prefill_events`, `patches.dp.hold`). Centroids are not refitte
 here.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

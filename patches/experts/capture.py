@@ -11,8 +11,6 @@ bypass the capturer) then shows, instead of counting for expert 0. So do slots w
 cache brings back: what lies in them is of the tokens that had them before.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Hooks on hierarchical cache bringing KV back from host memory: no forward computed it here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a model's configuration says of its experts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

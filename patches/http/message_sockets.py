@@ -11,8 +11,6 @@ nobody there who handles the domain, all others are let in as before (libzmq,
 The detokenizer's process loads no plugins: its own port is as it was.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EVERY, Hook, Patch

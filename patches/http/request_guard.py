@@ -15,8 +15,6 @@ requests, so the ranks refuse the same ones. What raises later, in a batch, is n
 is of many, and its ranks would go different ways. That is what the second check is for.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from typing import Any

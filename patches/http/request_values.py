@@ -7,8 +7,6 @@ by the types that SGLang itself declares and by the ranges that its tensors have
 the request and the model: all ranks of a server decide alike.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

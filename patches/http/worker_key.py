@@ -10,8 +10,6 @@ the warm-up) and a decode worker sometimes a prefill worker; those requests get 
 A worker in whose environment there is no key is as SGLang made it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -6,8 +6,6 @@ from a thread. Both use the one transfer engine of the process, with which the r
 registered the pool and the rows of metadata.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -5,8 +5,6 @@ It stands in the request's row of SGLang's metadata, in the places for log proba
 token: requests that want those are not moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

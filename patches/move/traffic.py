@@ -1,7 +1,5 @@
 """What a rank's sending threads have sent of each move, and when they were done with it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ Left to the scheduler, as before: other transfer engines, models with state besi
 and the hierarchical cache that writes through, since a parked request is not in its tree yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -19,8 +19,6 @@ sample another token. In SGLang 0.5.21 only prompts that are not through yet go 
 an error, and the router goes on from that token elsewhere.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

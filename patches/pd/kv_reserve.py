@@ -7,8 +7,6 @@ everybody behind it too. Here nobody needs more than the pool: such a request wa
 worker to itself.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch, Variant

@@ -7,8 +7,6 @@ the KV transfer, so nobody outside learns that the forward is done. This hook se
 stream (`patches.streams.event_stream`); the router then chooses the decode worker.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

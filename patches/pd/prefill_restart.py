@@ -12,8 +12,6 @@ dies closes no connection. So a single failed heartbeat makes the addresses susp
 next success drops them. Transfers under way are left alone: the blip may have been the network's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

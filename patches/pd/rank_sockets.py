@@ -12,8 +12,6 @@ what nobody asks for, a monitor has no limit, and it is closed once ZeroMQ says 
 last event (`socket_base_t::monitor_event` and `stop_monitor`, libzmq 4.3.5).
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -13,8 +13,6 @@ never counted: what a request gets would hang on when others come, and could not
 another worker. So here it is always the token that a row of steps would count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

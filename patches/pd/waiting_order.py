@@ -6,8 +6,6 @@ found for them, which is the same on every rank as long as the caches see the sa
 order. So requests are matched in an order that does not depend on how the queue was arranged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise

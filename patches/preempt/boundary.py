@@ -25,8 +25,6 @@ before the last one is through: one slice is in the queue, another one runs, and
 two at most.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

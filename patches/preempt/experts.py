@@ -7,8 +7,6 @@ rows are the same as without a look, so outputs are the same to the bit. A GPU r
 one kernel, so that there is nothing between them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import EITHER, Hook, Patch

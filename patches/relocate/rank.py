@@ -9,8 +9,6 @@ On a GPU all of it is queued on the forward's stream: behind the forward that ru
 next one. The tables are written in place, so CUDA graphs see them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

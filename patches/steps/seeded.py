@@ -7,8 +7,6 @@ place among the ids in order of probability. So one seed says two things, by who
 each request gets the token that it gets by itself.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import Hook, Patch, Process

@@ -1,7 +1,5 @@
 """A worker with speculative decoding is refused: `toolkit.contract.speculative` says why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import refuse

@@ -16,8 +16,6 @@ it (OMP_NUM_THREADS=1), so this is what the step would take on a core of its own
 thread only launches kernels and waits: the column is 0 there, and `seconds` is the right one.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Any

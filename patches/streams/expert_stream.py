@@ -9,8 +9,6 @@ pick the same ones. `finished` follows the `steps` in which requests ended; sums
 to the event stream too (`patches.streams.step_summary`). Neither text nor token ids ever pass here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable

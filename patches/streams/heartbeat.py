@@ -15,8 +15,6 @@ heartbeat of its own, from a thread, so that one that is stopped shows; whether 
 round, its events say (`patches.streams.pulse`).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

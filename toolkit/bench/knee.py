@@ -5,8 +5,6 @@ knee is halved (by its logarithm) until its ends differ by less than `within`. W
 falls with the rate, the knee is in the bracket at every moment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

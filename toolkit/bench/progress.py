@@ -1,7 +1,5 @@
 """The lines that a comparison says while it runs: one a play, under one line of headers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a sweep of request rates was asked for, and what it found."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any

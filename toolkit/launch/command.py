@@ -1,7 +1,5 @@
 """The exact command line and environment of a worker and of a router."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

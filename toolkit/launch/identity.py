@@ -5,8 +5,6 @@ higher node) the kernel says that it listens. Our router also says of which run 
 (`toolkit.contract.headers.RUN`): whoever gives it orders looks there.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass

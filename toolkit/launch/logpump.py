@@ -10,8 +10,6 @@ It ends when nobody can write into any of the pipes any more: after the launcher
 Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

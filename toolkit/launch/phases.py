@@ -1,7 +1,5 @@
 """Where a deployment is, and when it goes on. Pure: what is seen goes in, a move comes out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Put workers on hosts and GPUs. Pure: sizes in, places out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 `checks` judges it, `show` prints it, `supervisor` runs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Knows nothing of phases (start-up, drain): that is the supervisor's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

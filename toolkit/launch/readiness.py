@@ -1,7 +1,5 @@
 """Is it up? HTTP probes and a real generation through the whole path. Standard library only."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """From a deployment to the plan of it, as seen from one of its hosts."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 

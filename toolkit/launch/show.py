@@ -1,7 +1,5 @@
 """Print a plan for people: what runs where, then every command with its environment."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

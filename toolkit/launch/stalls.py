@@ -5,8 +5,6 @@ no HTTP of the worker, and no word of a process that hangs. Of a worker on sever
 launcher watches the ranks that report there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -5,8 +5,6 @@ answers of probes, and timers. `request_stop` may come from any thread or a sign
 goes from one phase to the next is said in `phases`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

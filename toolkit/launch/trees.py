@@ -9,8 +9,6 @@ A pid alone proves nothing (pids are recycled), so every process is known by pid
 and is signalled through a pidfd after its start time was looked at again.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

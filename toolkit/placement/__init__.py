@@ -1,7 +1,5 @@
 """Expert placement: which GPU holds which expert in which layer. `place(name, ...)` and `judge`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from toolkit.placement.alltoall import SentCopies, Wire, between, sent

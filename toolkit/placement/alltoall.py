@@ -12,8 +12,6 @@ Source: DeepEP's README (github.com/deepseek-ai/DeepEP). Numbers are expectation
 is picked, exact where there is nothing to pick.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -26,8 +26,6 @@ MoETuner; the algorithm is ours. Deterministic for a seed; no clock. The same on
 matrix products decide here is rounded first so that they are exact (`toolkit.exact`).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -19,8 +19,6 @@ placed anew by all that was seen since, and moved whatever it costs; it knows no
 Pure: no clock, no socket. Tokens come as whole requests, each [tokens, layers, top_k].
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Which settings matter: the chosen ones against their neighbours, on all seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What would be needed where no setting meets the objectives: less traffic, or more workers."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

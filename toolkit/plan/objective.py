@@ -1,7 +1,5 @@
 """What is better: more requests within the objectives, then answers that are there sooner."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

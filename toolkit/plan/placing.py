@@ -1,7 +1,5 @@
 """Knobs of where experts lie: the placement, redundant experts, when they are moved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.launch.errors import LaunchError

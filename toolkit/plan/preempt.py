@@ -1,7 +1,5 @@
 """Whether best-effort prompts give way, by which policy and how often they are looked at."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is searched: every knob is a key of the deployment file, or a part of a policy's name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Simulations of candidates, counted: the same one is never run twice."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Turn what was measured into a profile: statistics, fits, placements."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ The workers pick a share of requests by their ids and send what those were route
 reduces it to counts at once. Neither text nor token ids leave a worker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

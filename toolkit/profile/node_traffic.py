@@ -11,8 +11,6 @@ Where all GPUs are in one node, each is taken for a node of its own: picking nea
 same then.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

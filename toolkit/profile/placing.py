@@ -1,7 +1,5 @@
 """Place experts by a profile, judge the placements on tokens that were not fitted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run a relocator and its HTTP until told to stop, or until one decision is made."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@
 request's counts into the vector that is compared with them. Pure numpy: no torch, no clock.
 """
 
-from __future__ import annotations
-
 from toolkit.signatures.assignment import ClusterAssignment, balanced_assignment
 from toolkit.signatures.calibration import Calibration
 from toolkit.signatures.centroids import CentroidFit, fit, fit_space, match_fits, refit

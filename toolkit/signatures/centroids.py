@@ -1,7 +1,5 @@
 """From stored counts to one centroid for each decode worker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which worker takes which new centroid, so that a refit moves as little traffic as possible."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

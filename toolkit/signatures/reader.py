@@ -1,7 +1,5 @@
 """From a `prefill_done` event to the vector that ELDR compares with its centroids."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

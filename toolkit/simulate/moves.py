@@ -1,7 +1,5 @@
 """Requests that move from one decode rank to another while they decode, with what that costs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field

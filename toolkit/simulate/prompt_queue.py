@@ -1,7 +1,5 @@
 """Prompts that wait at a worker, and who of them is in its next forward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isnan

@@ -1,7 +1,5 @@
 """The router: the same policy objects as the real one, on simulated workers."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Literal

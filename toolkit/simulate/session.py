@@ -1,7 +1,5 @@
 """Policies on the same requests, each seed once: what a simulation is asked for most often."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -1,7 +1,5 @@
 """One run: a fleet, what its steps cost, and the requests that arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isnan

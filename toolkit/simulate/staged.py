@@ -1,7 +1,5 @@
 """Passes over all decode ranks for requests that are to move, and the books of those that do."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 from toolkit.policies.stages.moving import Instance, Mover, RunningRequest

@@ -1,7 +1,5 @@
 """Step times as a profile measured them on the target hardware."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from toolkit.profile_folder import store
