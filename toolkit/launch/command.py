@@ -283,7 +283,3 @@ def sglang_router_command(
     }
     extra = {k.lstrip("-").replace("_", "-"): v for k, v in router.args.items()}
     return argv + to_argv(flags | extra)
-
-
-def _whole(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds)

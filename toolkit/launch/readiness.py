@@ -61,13 +61,6 @@ def post(
     return _ask(urllib.request.Request(url, data=data, headers=sent), timeout)[:2]
 
 
-def api_key_env(plan: Plan) -> str | None:
-    """The variable that holds the router's key, where the deployment names one."""
-    if plan.router is None:
-        return None
-    return plan.router.key_env or (plan.router.config or {}).get("api_key_env")
-
-
 def api_key(plan: Plan) -> str | None:
     """A client key of the router, out of what the deployment names; None: there is none."""
     try:
