@@ -4,7 +4,7 @@ DeepSeek-V3's shape (256 experts, top 8, 32 redundant ones; 15 layers stand for 
 many), one decode server with DP attention in a closed loop that fills it: at 32 and at 128 requests
 a rank on 4 nodes x 8 GPUs, at 32 on 9 x 8. Prompts are lognormal (median 3,000 tokens), answers too
 (150), so KV tokens differ between ranks; prefill is never short. Routing is synthetic
-(`toolkit/placement/synthetic.py`), as specialised as ELDR reports; placements and maps are fitted
+(`tests/synthetic_routing.py`), as specialised as ELDR reports; placements and maps are fitted
 to one half of its requests, simulated ones follow the other half.
 
 A step is the sum of kernels at their published speeds (`shared/node_step.py`): attention by the KV

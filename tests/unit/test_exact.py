@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit import exact
 from toolkit.placement import Topology, Traffic, gimbal, judge, milp
 from toolkit.placement.joint import Weights, joint
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.base import RequestView
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids

@@ -43,6 +43,7 @@ PARTS: Dict[str, Tuple[str, ...]] = {
         "toolkit/setup/kernels.py",
         "tests/kernels.py",
         "tests/numeric.py",
+        "tests/synthetic_routing.py",
         *(f"{_UNIT}/{name}" for name in ("placement", "policies", "signatures", "simulate")),
     ),
     BROWSER: (
@@ -80,6 +81,7 @@ PARTS: Dict[str, Tuple[str, ...]] = {
         "toolkit/placement",
         "toolkit/profile_folder",
         "toolkit/signatures",
+        "tests/synthetic_routing.py",
         f"{_UNIT}/placement",
     ),
     POLICIES: (

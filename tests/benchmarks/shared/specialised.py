@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from toolkit.placement.synthetic import Recipe, distinct_ratio, families, token_ids
+from tests.synthetic_routing import Recipe, distinct_ratio, families, token_ids
 
 
 def specialised(recipe: Recipe, ratio: float = 0.78, seed: int = 0) -> Recipe:

@@ -15,8 +15,8 @@ from tests.benchmarks.shared.node_step import (
     REST_S,
 )
 from tests.benchmarks.shared.specialised import specialised
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, Traffic, eplb, lay
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.signatures.clusters import balanced_kmeans
 from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.space import SignatureSpace

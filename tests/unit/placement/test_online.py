@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, judge, place
 from toolkit.placement.online import PAPER, Cost, Online, RelocationSettings
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.placement.traffic import count
 
 TOPOLOGY = Topology(8, 4)
