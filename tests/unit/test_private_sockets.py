@@ -106,10 +106,7 @@ def test_zeromq_binds_to_the_worker_s_address(monkeypatch: pytest.MonkeyPatch) -
 
 
 OPENED = """
-import datetime, json, os, sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
+import datetime, json, os
 from patches.base import Process, enter
 enter(Process.SCHEDULER)
 import patches

@@ -85,10 +85,6 @@ def test_the_hash_is_that_of_seed_position_and_column(seeds: list[int], position
 
 
 SAMPLED = """
-import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from types import SimpleNamespace
 import torch
 import patches

@@ -5,11 +5,8 @@ import json
 from tests.sglang_python import run_python
 
 CODE = """
-import json, sys, threading, time
+import json, threading, time
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
 from patches.cpu import idle

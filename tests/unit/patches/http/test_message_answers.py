@@ -5,11 +5,8 @@ import json
 from tests.sglang_python import run_python
 
 CODE = """
-import asyncio, json, sys
+import asyncio, json
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from patches.base import install
 from patches.http import message_answers
 from sglang.srt.entrypoints.openai import serving_chat

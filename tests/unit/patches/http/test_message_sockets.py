@@ -8,11 +8,8 @@ import pytest
 from tests.sglang_python import run_python
 
 CODE = """
-import json, socket, sys, time
+import json, socket, time
 from functools import partial
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import zmq
 from sglang.srt.utils import network
 from patches.http import message_sockets

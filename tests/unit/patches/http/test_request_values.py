@@ -96,9 +96,6 @@ PASSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 CHECK = """
 import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import json
 from array import array
 from patches.http.request_values import RequestLimits, wrong

@@ -70,10 +70,7 @@ def test_only_a_worker_with_a_key_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 SERVED = """
-import asyncio, json, os, sys, threading, http.server, urllib.error, urllib.request
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
+import asyncio, json, os, threading, http.server, urllib.error, urllib.request
 import patches
 patches.register()
 from sglang.srt.entrypoints import http_server

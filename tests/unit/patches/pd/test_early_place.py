@@ -5,11 +5,8 @@ import json
 from tests.sglang_python import run_python
 
 CODE = """
-import json, sys
+import json
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import msgspec, time, zmq
 from sglang.srt.managers.io_struct import AbortReq, TokenizedGenerateReqInput
 from patches.pd import early_place

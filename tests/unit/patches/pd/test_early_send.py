@@ -5,11 +5,8 @@ import json
 from tests.sglang_python import run_python
 
 CODE = """
-import json, sys, threading
+import json, threading
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import torch
 from sglang.srt.disaggregation.base.conn import KVPoll
 from patches.pd import early_send

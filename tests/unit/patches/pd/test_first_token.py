@@ -7,12 +7,9 @@ import pytest
 from tests.sglang_python import run_python
 
 CODE = """
-import json, sys
+import json
 from array import array
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from sglang.srt import runtime_context
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.sampling.sampling_params import SamplingParams

@@ -9,12 +9,9 @@ import pytest
 from tests.sglang_python import run_python
 
 SCENARIOS = r"""
-import json, random, sys
+import json, random
 from array import array
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import patches
 from patches.environment import installed
 patches.register()
