@@ -13,6 +13,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.deployments import deployed as started
 from tests.e2e.reference import Reference
+from tests.e2e.workers import state
 from toolkit.launch.running import Running
 from toolkit.setup import touched
 
@@ -51,12 +52,6 @@ def two_ranks(
 ) -> Iterator[Running]:
     with deployed(DECODES[request.param], tmp_path_factory.mktemp("balance")) as up:
         yield up
-
-
-async def state(url: str) -> dict[str, Any]:
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
 
 
 def prompts(name: str, count: int = 16) -> list[list[int]]:

@@ -18,6 +18,7 @@ import zmq
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
+from tests.e2e.workers import state
 from toolkit.launch.running import Running
 from toolkit.setup import touched
 
@@ -41,13 +42,6 @@ def up(
     recipe = {"name": "dp", "device": "cpu", "model": "embedded", **roles, "router": router}
     with deployed(recipe, folder) as deployment:
         yield deployment
-
-
-async def state(url: str) -> dict[str, Any]:
-    """What the router knows; a row for each worker and DP rank."""
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
 
 
 def counted(now: dict[str, Any], what: str) -> dict[tuple[str, int], int]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.workers import state
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
 from toolkit.setup import touched
@@ -19,12 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched(tou
 
 TOKENS = 16
 NOTICED_S = 2.0
-
-
-async def state(url: str) -> dict[str, Any]:
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
 
 
 async def switch(url: str, decode: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests import scope
 from tests.e2e import calls
+from tests.e2e.workers import state
 from toolkit.launch.running import Running
 from toolkit.policies import policy_names
 
@@ -44,14 +45,10 @@ def expected(plain_server: str) -> list[list[int]]:
 def restored(deployment: Running) -> Iterator[None]:
     """Put the router's policies back after a test."""
 
-    async def policies() -> dict[str, str]:
-        async with calls.session() as http, http.get(deployment.router_url + "/workers") as answer:
-            state = await answer.json()
-            return {**state["policies"], "dispatch": state["dispatch"]}
-
-    before = calls.run(policies())
+    before = calls.run(state(deployment.router_url))
     yield
-    calls.run(calls.switch(deployment.router_url, **before))
+    policies = {**before["policies"], "dispatch": before["dispatch"]}
+    calls.run(calls.switch(deployment.router_url, **policies))
 
 
 SETTINGS = [
@@ -84,15 +81,16 @@ def test_fifty_prompts_give_the_plain_servers_tokens(
     assert [n for n in numbers if got[n] != expected[n]] == []
 
 
-def test_both_decode_workers_took_part(deployment: Running, expected: list[list[int]]) -> None:
+async def test_both_decode_workers_took_part(
+    deployment: Running, expected: list[list[int]]
+) -> None:
     async def completed() -> dict[str, int]:
-        async with calls.session() as http, http.get(deployment.router_url + "/workers") as answer:
-            rows = (await answer.json())["workers"]
+        rows = (await state(deployment.router_url))["workers"]
         return {row["name"]: row["completed"] for row in rows if row["role"] == "decode"}
 
-    before = calls.run(completed())
+    before = await completed()
     bodies = [calls.greedy(ids, TOKENS, stream=True) for ids in prompts()[:10]]
-    answers = calls.run(calls.all_of(deployment.router_url, bodies, CONCURRENCY))
+    answers = await calls.all_of(deployment.router_url, bodies, CONCURRENCY)
     assert [answer.ids for answer in answers] == expected[:10]
-    after = calls.run(completed())
+    after = await completed()
     assert all(after[name] > before[name] for name in after), (before, after)
