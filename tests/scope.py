@@ -1,8 +1,8 @@
 """How much of the tests runs: `TOOLKIT_TEST_SCOPE`, set by `python3 -m toolkit.setup test`.
 
-Marks: `sglang` (a process that imports SGLang; set by itself where a module has `run_python`),
-`slow` (seconds of computing or waiting), `full` (takes long and rarely breaks; says why), `touched`
-(runs where a change touches what it tries: `toolkit.setup.touched`).
+Marks: `sglang` (a process that imports SGLang; set by itself where a module has `run_python` or
+`found_by`), `slow` (seconds of computing or waiting), `full` (takes long and rarely breaks; says
+why), `touched` (runs where a change touches what it tries: `toolkit.setup.touched`).
 """
 
 import os
@@ -63,7 +63,8 @@ def touched_parts() -> frozenset[str]:
 
 def needs_sglang(item: pytest.Item) -> bool:
     """Whether the test's module runs code in a process that has imported SGLang."""
-    return hasattr(getattr(item, "module", None), "run_python")
+    module = getattr(item, "module", None)
+    return hasattr(module, "run_python") or hasattr(module, "found_by")
 
 
 def refuse_sglang() -> None:

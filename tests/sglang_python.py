@@ -66,6 +66,15 @@ def run_python(
     return subprocess.CompletedProcess(["python", "-c", code, *arguments], int(answer), *said)
 
 
+def found_by(
+    code: str, arguments: Sequence[str] = (), given: str | None = None, **environment: str
+) -> Any:
+    """What the last line says that `code` prints, as JSON; the test fails where `code` does."""
+    done = run_python(code, arguments, given, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1].removeprefix("say "))
+
+
 def _ask(task: str) -> str:
     """The exit status of a task, as text; empty where the server ended meanwhile."""
     with _connected() as server, server.makefile("rw") as lines:

@@ -1,6 +1,5 @@
 """Sockets that listen on all addresses, narrowed to one; SGLang's own functions that open them."""
 
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ import psutil
 import pytest
 
 from patches.http import private_ports
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 from toolkit import private_sockets
 
 
@@ -161,9 +160,7 @@ print(json.dumps({"messages": messages, "store": store, "others": sorted(set(bou
 @pytest.fixture(scope="module")
 def opened() -> dict[str, Any]:
     """What a scheduler's libraries listen on, with the patches."""
-    done = run_python(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = found_by(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
     return result
 
 

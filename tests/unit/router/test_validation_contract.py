@@ -1,18 +1,16 @@
 """A release of SGLang with another field, type or message fails here, by name."""
 
-import json
-
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 from tests.unit.router.validation_contract import NAMES
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
-    done = run_python("from tests.unit.router.validation_contract import main; main()")
-    assert done.returncode == 0, done.stderr[-3000:]
-    verdicts: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    verdicts: dict[str, str] = found_by(
+        "from tests.unit.router.validation_contract import main; main()"
+    )
     return verdicts
 
 

@@ -1,8 +1,6 @@
 """Schedulers that compute nothing, with SGLang's real sleeper on a real socket."""
 
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
 import json, threading, time
@@ -66,10 +64,8 @@ print("say", json.dumps(found))
 
 
 def test_they_sleep_until_a_request_comes_and_while_there_is_nothing_to_compute() -> None:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (line,) = [each for each in done.stdout.splitlines() if each.startswith("say ")]
-    assert json.loads(line.removeprefix("say ")) == {
+    found = found_by(CODE)
+    assert found == {
         "transferring": True,
         "idle": True,
         "computing": True,

@@ -1,8 +1,6 @@
 """Who is to blame for a message that cannot be converted, in SGLang's own handler."""
 
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
 import asyncio, json
@@ -33,9 +31,7 @@ print(json.dumps(found))
 
 
 def test_a_client_s_mistake_is_told_and_a_server_s_is_not() -> None:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = found_by(CODE)
     for stream in (False, True):
         status, body = found[f"wrong {stream}"]
         error = {"type": "invalid_request_error", "message": "roles must alternate"}

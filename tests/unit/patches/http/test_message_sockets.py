@@ -1,11 +1,10 @@
 """Strangers at the ports of SGLang's message sockets: its own functions, real sockets."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
 import json, socket, time
@@ -62,9 +61,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = found_by(CODE)
     return result
 
 

@@ -1,7 +1,6 @@
 """A worker's key: SGLang's own application behind it, and who in a run gets it."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from patches.base import Process
 from patches.http.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
 from patches.registry import patches_for
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 KEY = "the-run's-own"
@@ -161,9 +160,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     """SGLang's own HTTP application with all patches, asked over ASGI; no model."""
-    finished = run_python(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    result: dict[str, Any] = found_by(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
     return result
 
 

@@ -1,8 +1,6 @@
 """What a decode rank does with what came while a step runs."""
 
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
 import json
@@ -92,7 +90,7 @@ print(json.dumps(found))
 
 
 def test_requests_get_places_and_nothing_overtakes_what_is_not_one() -> None:
-    found = json.loads(run_python(CODE).stdout.splitlines()[-1])
+    found = found_by(CODE)
     assert found == {
         "nobody": [[], []],
         "two": [["a", "b"], ["place of b"]],

@@ -1,10 +1,8 @@
 """Which first tokens a prefill worker tells, on SGLang's own requests."""
 
-import json
-
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
 import json
@@ -106,9 +104,7 @@ HELD = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, object]:
-    finished = run_python(CODE)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    answer: dict[str, object] = json.loads(finished.stdout.splitlines()[-1])
+    answer: dict[str, object] = found_by(CODE)
     return answer
 
 

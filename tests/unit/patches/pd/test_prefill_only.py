@@ -1,11 +1,10 @@
 """A request for one token ends on its prefill worker, on SGLang's own requests."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
 import json
@@ -71,9 +70,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    finished = run_python(CODE)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    answer: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    answer: dict[str, Any] = found_by(CODE)
     return answer
 
 

@@ -1,12 +1,11 @@
 """The waiting queue's hook on SGLang's own SchedulePolicy, Req and radix cache, in one process of
 its own (importing SGLang takes some seconds)."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 SCENARIOS = r"""
 import json, random
@@ -156,9 +155,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_python(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = found_by(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
     return answer
 
 
