@@ -122,8 +122,7 @@ def in_child(folder: Path, refits: int) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 async def by_clock(

@@ -69,8 +69,7 @@ def in_child(folder: Path, fits: int) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def child(folder: Path, fits: int) -> dict[str, Any]:

@@ -167,8 +167,7 @@ def _meter(cluster: Cluster) -> dict[str, float]:
         if monotonic() > deadline:
             raise RuntimeError("the router does not tell")
         sleep(0.002)
-    told: dict[str, float] = json.loads(path.read_text())
-    return told
+    return json.loads(path.read_text())
 
 
 async def _large(count: int) -> dict[str, Any]:

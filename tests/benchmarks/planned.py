@@ -85,8 +85,7 @@ def planned(file: Path, recording: Path, cost: Path, out: Path) -> dict[str, Any
     if done.returncode:
         raise BenchError(f"toolkit plan ended with {done.returncode}: {done.stderr[-2000:]}")
     say(done.stdout)
-    found: dict[str, Any] = json.loads(said.read_text())
-    return found
+    return json.loads(said.read_text())
 
 
 async def served(up: Any, number: int, options: Any) -> dict[str, float]:

@@ -56,8 +56,7 @@ class Shared:
     def _state(self) -> dict[str, Any]:
         status, body = readiness.get(self.up.router_url + "/workers")
         assert status == 200, f"the router answers {status}"
-        found: dict[str, Any] = json.loads(body)
-        return found
+        return json.loads(body)
 
     @staticmethod
     def _set(state: dict[str, Any]) -> dict[str, str]:

@@ -67,5 +67,4 @@ async def migrate(
         if response.status == 404:
             return []
         assert response.status == 200, told
-        moves: list[dict[str, Any]] = told["moves"]
-        return moves
+        return told["moves"]

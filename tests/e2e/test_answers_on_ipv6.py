@@ -77,8 +77,7 @@ async def _moved(up: Running, body: dict[str, Any]) -> tuple[calls.Answer, dict[
         async def order() -> dict[str, Any]:
             url = up.admin_url + "/admin/migrate"
             async with http.post(url, json={"rid": body["rid"]}) as answer:
-                found: dict[str, Any] = await answer.json()
-                return found
+                return await answer.json()
 
         def told(count: int) -> None:
             if count > 20 and not orders:

@@ -71,8 +71,7 @@ async def sent(url: str, rounds: int = 1) -> list[list[int]]:
 def expected(deployment: Running) -> list[list[int]]:
     """What the requests give without ELDR."""
     calls.run(whole(deployment.router_url))
-    result: list[list[int]] = calls.run(sent(deployment.router_url))
-    return result
+    return calls.run(sent(deployment.router_url))
 
 
 def test_tokens_stay_and_every_request_is_routed_by_its_signature(

@@ -109,8 +109,7 @@ def _answers(urls: list[str], bodies: list[Any], headers: dict[str, str], more: 
                 )
             )
 
-    found: list[Any] = calls.run(main())
-    return found
+    return calls.run(main())
 
 
 # Each of these holds Python's `re`, and with it a scheduler, for minutes and more.

@@ -181,8 +181,7 @@ def recorded(folder: Path) -> np.ndarray:
     rows = [record["topk_ids_of_layer"].permute(1, 0, 2) for record in dump["records"]]
     slots = torch.cat(rows).numpy()
     width = int((slots[0, 0] >= 0).sum())
-    result: np.ndarray = slots[(slots[:, :, :width] >= 0).all(axis=(1, 2)), :, :width]
-    return result
+    return slots[(slots[:, :, :width] >= 0).all(axis=(1, 2)), :, :width]
 
 
 def crossing(ranks: np.ndarray) -> float:

@@ -220,8 +220,7 @@ async def relocate(up: Running, *more: str) -> dict[str, Any]:
     )
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-2000:]
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+    return json.loads(out.splitlines()[-1])
 
 
 def test_a_killed_server_comes_back_with_the_last_complete_map(

@@ -17,8 +17,7 @@ CALL_TOKENS = 4
 async def state(url: str) -> dict[str, Any]:
     """What the router knows; a row for each worker and DP rank."""
     async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
+        return await answer.json()
 
 
 async def settled(deployment: Running) -> None:

@@ -38,8 +38,7 @@ SEEDS = st.integers(0, 2**32)
 def unit_rows(rows: int, values: int, seed: int = 0) -> np.ndarray:
     """Unit vectors [rows, values], float32, none negative."""
     found = np.random.default_rng(seed).random((rows, values)) ** 4
-    result: np.ndarray = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
-    return result
+    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
 
 @given(SEEDS)

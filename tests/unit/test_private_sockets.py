@@ -160,8 +160,7 @@ print(json.dumps({"messages": messages, "store": store, "others": sorted(set(bou
 @pytest.fixture(scope="module")
 def opened() -> dict[str, Any]:
     """What a scheduler's libraries listen on, with the patches."""
-    result: dict[str, Any] = found_by(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
-    return result
+    return found_by(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
 
 
 def test_the_ports_of_a_scheduler_hear_loopback_only(opened: dict[str, Any]) -> None:

@@ -21,8 +21,7 @@ def fields() -> dict[str, list[str]]:
         check=True,
         timeout=300,
     )
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:

@@ -94,8 +94,7 @@ def _least_squares(rows: np.ndarray) -> tuple[list[float], float]:
     def solve(part: np.ndarray) -> np.ndarray:
         scale = np.abs(part[:, 1:]).max(axis=0)
         scale[scale == 0] = 1.0
-        result: np.ndarray = nnls(part[:, 1:] / scale, part[:, 0])[0] / scale
-        return result
+        return nnls(part[:, 1:] / scale, part[:, 0])[0] / scale
 
     held = np.arange(len(rows)) % 4 == 3
     told = rows[held, 1:] @ solve(rows[~held])
@@ -179,5 +178,4 @@ def _overlap(
         part = np.minimum(at, ends[last]) - begins[last]
         return np.where(place > 0, before[last] + part, 0.0)
 
-    result: np.ndarray = covered(until) - covered(since)
-    return result
+    return covered(until) - covered(since)

@@ -86,8 +86,7 @@ def _one_manifest(paths: list[Path], into: Path) -> Manifest:
 
 def _noted(into: Path) -> list[str]:
     path = into / DONE
-    noted: list[str] = json.loads(path.read_text()) if path.exists() else []
-    return noted
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def _collect(file: Packed, parcels: list[Path], spool: Path) -> None:

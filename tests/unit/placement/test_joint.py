@@ -24,8 +24,7 @@ from toolkit.placement.replicas import replicate
 def loads(placement: Placement, traffic: Traffic) -> np.ndarray:
     """[L, G]: load of each GPU, replicas sharing evenly."""
     share = placement.held() / placement.replicas()[:, :, None]
-    result: np.ndarray = np.einsum("le,leg->lg", traffic.load, share)
-    return result
+    return np.einsum("le,leg->lg", traffic.load, share)
 
 
 def cost(placement: Placement, case: Case, weights: Weights) -> float:

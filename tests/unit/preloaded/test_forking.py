@@ -139,8 +139,7 @@ def wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def said(log: Path) -> dict[str, Any]:
     wait(lambda: "\n" in log.read_text())
-    result: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
-    return result
+    return json.loads(log.read_text().splitlines()[0])
 
 
 @pytest.fixture

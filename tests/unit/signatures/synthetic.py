@@ -52,5 +52,4 @@ def synthetic_counts(
 def _shares(domains: int) -> np.ndarray:
     """Popular and rare domains, as in live traffic."""
     weights = 1.0 / np.arange(1, domains + 1) ** 0.7
-    result: np.ndarray = weights / weights.sum()
-    return result
+    return weights / weights.sum()

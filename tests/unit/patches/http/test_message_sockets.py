@@ -61,8 +61,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    result: dict[str, Any] = found_by(CODE)
-    return result
+    return found_by(CODE)
 
 
 def test_whoever_does_not_speak_the_protocol_takes_nothing(found: dict[str, Any]) -> None:

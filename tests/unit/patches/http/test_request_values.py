@@ -133,8 +133,7 @@ def verdicts() -> list[str | None]:
     done = run_python(CHECK, given=repr(cases))
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-    found: list[str | None] = json.loads(line[6:])
-    return found
+    return json.loads(line[6:])
 
 
 def test_what_a_scheduler_cannot_use_is_refused_with_words(verdicts: list[str | None]) -> None:

@@ -48,8 +48,7 @@ def test_only_endpoints_without_such_fields_get_them() -> None:
         request = SimpleNamespace(url=SimpleNamespace(path=path), json=body)
         made_of = [each async for each in _add_fields(original, None, made(), request)]
         assert len(made_of) == 1
-        result: SimpleNamespace = made_of[0]
-        return result
+        return made_of[0]
 
     for path in PATHS:
         assert asyncio.run(run(path)).bootstrap_room == 7

@@ -160,8 +160,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     """SGLang's own HTTP application with all patches, asked over ASGI; no model."""
-    result: dict[str, Any] = found_by(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
-    return result
+    return found_by(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
 
 
 def test_every_route_of_sglang_wants_the_key(served: dict[str, Any]) -> None:

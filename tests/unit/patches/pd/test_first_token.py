@@ -104,8 +104,7 @@ HELD = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, object]:
-    answer: dict[str, object] = found_by(CODE)
-    return answer
+    return found_by(CODE)
 
 
 @pytest.mark.parametrize("case", HELD)

@@ -70,8 +70,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    answer: dict[str, Any] = found_by(CODE)
-    return answer
+    return found_by(CODE)
 
 
 def test_each_ends_as_a_decode_worker_would_end_it(found: dict[str, Any]) -> None:

@@ -155,8 +155,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    answer: dict[str, Any] = found_by(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
-    return answer
+    return found_by(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
 
 
 def test_the_hook_is_in(found: dict[str, Any]) -> None:

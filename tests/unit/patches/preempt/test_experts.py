@@ -22,8 +22,7 @@ def layer(count: int) -> list[int]:
     def original(_layer: object) -> list[int]:
         return [experts._expert(lambda _act, x: 2 * x, None, n) for n in range(count)]
 
-    result: list[int] = experts._layer(original, object())
-    return result
+    return experts._layer(original, object())
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, 0), (1, 7), (3, 2), (8, 0)])
