@@ -10,8 +10,6 @@ The files of a worker are in the folder that HEARTBEAT_VARIABLE names: `schedule
 parallelism, maybe on another node), and `http` of the process that serves HTTP.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

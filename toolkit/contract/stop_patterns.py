@@ -7,8 +7,6 @@ written anew in RE2's syntax, so that it means what it meant; what RE2 cannot do
 otherwise, is refused. What a search costs is bounded before anything is compiled.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Patterns of Python's `re` in RE2's syntax, with the same meaning, and how much they cost."""
 
-from __future__ import annotations
-
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 from dataclasses import dataclass

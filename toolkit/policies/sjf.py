@@ -1,7 +1,5 @@
 """Shortest prefill first, with aging: the order of a waiting queue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, inf, isfinite, isnan
 from typing import NamedTuple

@@ -17,8 +17,6 @@ model. Arrays of `arrays.safetensors`:
     placement_KIND                 int32 [L, P]      one for each of `placements`
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict

@@ -5,8 +5,6 @@ Only what the file itself sets is looked at: a default never offends, nor does a
 Where a key acts is said where it is declared (`toolkit.settings.rules`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 

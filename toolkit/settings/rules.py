@@ -3,8 +3,6 @@
 A field names its rule where it is declared; `toolkit.settings.acting` judges by it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Predictors of output lengths. One file each, a registry here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction, Predictor

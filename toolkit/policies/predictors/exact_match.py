@@ -1,7 +1,5 @@
 """ExactMatch: a prompt seen before will be answered at the same length."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Learned: distributions by what is known of a request; those that predict best decide."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Hashable

@@ -1,7 +1,5 @@
 """Oracle: knows the length. For bounds, not for serving."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from toolkit.policies.base import Needs, RequestView

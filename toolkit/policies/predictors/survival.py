@@ -1,7 +1,5 @@
 """Survival: one distribution for all requests, conditional on the age."""
 
-from __future__ import annotations
-
 from toolkit.policies.base import Needs, RequestView
 from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors

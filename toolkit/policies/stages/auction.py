@@ -1,7 +1,5 @@
 """An auction in which instances ask and bid during one pass; it knows what was agreed already."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 

@@ -1,7 +1,5 @@
 """Loads of instances without stages, brought to the mean from above and from below."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.policies.stages.auction import Account

@@ -1,7 +1,5 @@
 """Who is to move where: CascadeInfer's bid-ask, and rebalancing without stages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

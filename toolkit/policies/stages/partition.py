@@ -1,7 +1,5 @@
 """Which lengths and how many instances each stage gets: CascadeInfer's partition."""
 
-from __future__ import annotations
-
 from math import inf
 
 from toolkit.policies.stages.problem import FREE, MoveCost, Partition, StageProblem

@@ -1,7 +1,5 @@
 """What a `Mover` sees: requests on decode instances. What it answers: moves."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Stages for a trace's lengths, and when not to use them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """How the router chooses workers: when, by which policies, and whom it moves later."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from toolkit.settings.router.classes import Classes
