@@ -115,39 +115,6 @@ def test_a_worker_or_one_of_its_ranks_is_named() -> None:
     assert [rank.held for rank in known.side("decode")] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        ({"worker": "decode-9"}, 400, "one of prefill-0, decode-0, decode-1"),
-        ({"worker": ""}, 400, "one of"),
-        ({"worker": "decode-0", "on": True}, 400, "the body must be"),
-        ({"worker": "decode-0", "undo": 1}, 400, '"undo" must be'),
-        ({"worker": "decode-0", "undo": True, "deadline_s": 1}, 400, "goes alone"),
-        ({"worker": "decode-0", "deadline_s": -1}, 400, '"deadline_s" must be'),
-        ({"worker": "decode-0", "deadline_s": True}, 400, '"deadline_s" must be'),
-        ({"worker": "prefill-0"}, 409, "the last prefill worker"),
-        ({"of": "decode-0"}, 400, "the body must be"),
-    ],
-)
-def test_wrong_orders_are_refused_with_what_to_write(
-    lone: Any, body: Any, status: int, says: str
-) -> None:
-    answered, raw = lone(body)
-    assert answered == status
-    assert says in json.loads(raw)["error"]["message"]
-
-
-@pytest.fixture(scope="module")
-def lone() -> Any:
-    """Asks one router after the other's answer; nothing runs there."""
-    loop = asyncio.new_event_loop()
-    router = Cluster(worker_args=ARGS)
-    loop.run_until_complete(router.__aenter__())
-    yield lambda body: loop.run_until_complete(post(router, "/admin/drain", body, admin=True))
-    loop.run_until_complete(router.__aexit__())
-    loop.close()
-
-
 def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
     class Rank:
         inflight = 1

@@ -421,44 +421,6 @@ async def test_a_target_must_be_there_and_have_room() -> None:
         await asyncio.gather(*others)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        ([], 400, "the body must be"),
-        ({}, 400, '"rid" or "from"'),
-        ({"rid": "r", "from": "decode-0"}, 400, '"rid" or "from"'),
-        ({"rid": 7}, 400, '"rid" must be'),
-        ({"rid": "r", "count": 2}, 400, '"count" goes with "from"'),
-        ({"from": "decode-0", "count": 0}, 400, "whole number"),
-        ({"from": "decode-0", "count": True}, 400, "whole number"),
-        ({"from": "decode-9"}, 400, "one of decode-0, decode-1"),
-        ({"from": "prefill-0"}, 400, "one of decode-0, decode-1"),
-        ({"from": "decode-0:1"}, 400, "one of decode-0, decode-1"),
-        ({"from": "decode-0", "to": "decode-0"}, 400, "the same"),
-        ({"rid": "r", "to": 1}, 400, '"to" must name'),
-        ({"rid": "r", "with": 1}, 400, "the body must be"),
-        ({"rid": "unknown"}, 404, "no request"),
-    ],
-)
-def test_wrong_orders_are_refused_with_what_to_write(
-    lone: Any, body: Any, status: int, says: str
-) -> None:
-    answered, raw = lone(body)
-    assert answered == status
-    assert says in json.loads(raw)["error"]["message"]
-
-
-@pytest.fixture(scope="module")
-def lone() -> Any:
-    """Asks one router after the other's answer; nothing runs there."""
-    loop = asyncio.new_event_loop()
-    router = cluster()
-    loop.run_until_complete(router.__aenter__())
-    yield lambda body: loop.run_until_complete(post(router, "/admin/migrate", body, admin=True))
-    loop.run_until_complete(router.__aexit__())
-    loop.close()
-
-
 async def test_the_kind_of_moves_is_switched_while_running() -> None:
     async with cluster() as router:
         for by, status in (("replay", 200), ("direct", 200), ("auto", 200), ("magic", 400)):
