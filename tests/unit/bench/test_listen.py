@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from patches.steps import request_times
 from patches.steps.step_log import FIELDS, StepBlock
@@ -54,16 +55,12 @@ class FakeServer:
             app.router.add_get("/toolkit/events", self.events)
         app.router.add_post("/generate", self.generate)
         app.router.add_get("/v1/models", self.models)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
-            yield self
-        finally:
-            self.cut.set()
-            await runner.cleanup()
+        async with TestServer(app) as server:
+            self.url = str(server.make_url("")).rstrip("/")
+            try:
+                yield self
+            finally:
+                self.cut.set()
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from tests.unit.bench.pages import single, swept, talked
@@ -94,17 +95,9 @@ def run(
         app.router.add_post("/flush_cache", server.flush)
         app.router.add_get("/v1/models", server.models)
         app.router.add_post("/generate", server.generate)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        assert site._server is not None
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        server.url = f"http://127.0.0.1:{port}"
-        try:
+        async with TestServer(app) as up:
+            server.url = str(up.make_url("")).rstrip("/")
             return await measure(server.url, settings, say)
-        finally:
-            await runner.cleanup()
 
     return asyncio.run(main())
 
