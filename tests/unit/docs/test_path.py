@@ -67,7 +67,7 @@ def traced(folder: Path, **extra: Any) -> list[str]:
 
     run(serve())
     calls = (folder / "calls").read_text().splitlines()
-    served = calls.index("toolkit/router/app.py:Router.serve")
+    served = calls.index("toolkit/router/app.py:RouterApp.serve")
     while not calls[served].endswith("Listener._accept"):
         served -= 1
     return calls[served:]
