@@ -84,13 +84,13 @@ class Endpoint(NamedTuple):
 
 def endpoints() -> list[Endpoint]:
     """Every route of the router."""
-    from toolkit.router.app import Router
+    from toolkit.router.app import RouterApp
     from toolkit.router.guard import ADMIN_PORT_PATHS, OPEN_PATHS
     from toolkit.settings.router.config import RouterConfig
     from toolkit.settings.router.worker import WorkerConfig
 
     worker = WorkerConfig(name="w", role="plain", url="http://127.0.0.1:1")
-    app = Router(RouterConfig(workers=(worker,))).app()
+    app = RouterApp(RouterConfig(workers=(worker,))).app()
     found = {
         (route.method, route.resource.canonical)
         for route in app.router.routes()

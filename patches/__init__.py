@@ -5,8 +5,6 @@ the main process and in every scheduler of every server on a machine where the t
 installed, so it does nothing unless the environment says that the toolkit started this one.
 """
 
-from __future__ import annotations
-
 
 def register() -> None:
     """Entry point of the SGLang plugin: apply what this process needs, or end the process."""

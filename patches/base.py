@@ -6,8 +6,6 @@ so `install` verifies every symbol before and every hook after, and the worker e
 `REFUSED_EXIT_CODE` when one is missing.
 """
 
-from __future__ import annotations
-
 import inspect
 import multiprocessing
 import os

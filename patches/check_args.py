@@ -6,8 +6,6 @@ checked on a machine without a GPU too, as long as `--model-path` is a folder wi
 what SGLang derives from the GPU itself (memory fractions, attention backends) is not judged then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io

@@ -1,7 +1,5 @@
 """The class of a scheduler's request, by its ticket."""
 
-from __future__ import annotations
-
 from patches.sglang_types import Req
 from patches.tickets import ticket_of
 from toolkit.contract.request_class import RequestClass

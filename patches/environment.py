@@ -1,8 +1,6 @@
 """What a worker's process knows of itself: whether it is the toolkit's, on what it computes, with
 which patches it runs and with which its fellows must."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ From SGLang 0.5.20 on the flags stay what somebody gave; what is made of them is
 0.5.17 they are resolved as they are read, and are written over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ SGLang's own registry takes several, wraps them in the order in which they were 
 a warning of each such symbol in each process.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import TypeVar

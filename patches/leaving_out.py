@@ -5,8 +5,6 @@ those that say what they gain can be left out: without any other a worker answer
 cannot be watched. A worker that is asked for what cannot be ends as one whose patches do not fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from patches.base import Patch, PatchError

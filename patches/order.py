@@ -6,8 +6,6 @@ nobody said anything are refused, and so is an order that contradicts itself or 
 not there.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter

@@ -4,8 +4,6 @@ The launcher starts it (`toolkit.preloaded.client`). It imports what a worker im
 plugin: which patches a process gets depends on its environment, which it has only after the fork.
 """
 
-from __future__ import annotations
-
 import gc
 import socket
 import sys

@@ -5,8 +5,6 @@ our hooks most of the time in which a worker's process starts once its imports a
 modules have which of our functions is looked up once instead. What is changed stays the same.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

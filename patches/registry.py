@@ -1,7 +1,5 @@
 """The list of patches, and which of them a process gets."""
 
-from __future__ import annotations
-
 import os
 
 from patches.base import Patch, Process

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from patches.sglang_types import Batch, ForwardBatch, Req, Scheduler, SendingManager
     from patches.steps.batch_trace import Trace
     from patches.steps.step_log import StepLog
-    from patches.streams.heartbeat import Rounds
+    from patches.streams.heartbeat import SchedulerProgress
     from toolkit.contract.preempting import Preempting
     from toolkit.policies.preemption.boundary import BoundaryPolicy
 
@@ -169,7 +169,7 @@ class SchedulerState:
     """`step_log`, made by the first step; `preempt_boundary` begins it anew."""
     trace: Trace | None = None
     """`batch_trace`."""
-    rounds: Rounds | None = None
+    rounds: SchedulerProgress | None = None
     """`heartbeat`, made by the first round."""
 
 

@@ -1,7 +1,5 @@
 """What importing SGLang needs on a machine without CUDA: stubs of its kernels, two operators."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

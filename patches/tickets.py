@@ -1,8 +1,6 @@
 """What the toolkit itself asks in a request, as a worker's processes read it
 (`toolkit.contract.ticket`)."""
 
-from __future__ import annotations
-
 import os
 import secrets
 

@@ -5,8 +5,6 @@ parent's main module first. So the top of this file runs in *every* process of t
 SGLang or transformers are imported there, which no plugin can do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

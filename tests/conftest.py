@@ -1,7 +1,7 @@
 """What all tests share."""
 
-from __future__ import annotations
-
+import asyncio
+import inspect
 import os
 import tempfile
 from pathlib import Path
@@ -18,6 +18,19 @@ os.environ.setdefault("no_proxy", "127.0.0.1,localhost")
 # Machines are shared: a slow example says nothing of the code.
 settings.register_profile("shared", deadline=None, max_examples=kernels.examples(kernels.USUAL))
 settings.load_profile("shared")
+
+HANGS_S = 240.0
+"""A test that waits for what never comes fails by this, on however slow a machine."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is `async def` runs in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), HANGS_S))
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,5 @@
 """What a call costs this process, told apart from what the machine does beside it."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator

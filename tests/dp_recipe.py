@@ -1,8 +1,6 @@
 """launch/cpu-dp.yaml with the kinds of ranks that tests and benchmarks compare, and workers that
 can hide lengths."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

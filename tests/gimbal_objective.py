@@ -1,7 +1,5 @@
 """Ours under Gimbal's objective, eq. 12, so that it can be held against a proven optimum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@
 next check: an input that made a check slow belongs here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@
 inputs are drawn as whole numbers, so that they are the same everywhere; many are ties on purpose.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -15,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tests.gimbal_objective import joint_for
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, Traffic, count, place
 from toolkit.placement.gimbal import gimbal
 from toolkit.placement.joint import Weights, joint
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.policies.support.inflight_signatures import InflightSignatures

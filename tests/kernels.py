@@ -1,7 +1,5 @@
 """Which kernels OpenBLAS took, and how thoroughly properties are tried under other ones."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

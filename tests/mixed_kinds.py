@@ -5,8 +5,6 @@ stream may do: go back, tell a role twice, change its id. Left out of an answer 
 from one run to the next: times, ids, how much of a prompt was cached, and how a text was cut.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

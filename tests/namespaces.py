@@ -1,7 +1,5 @@
 """For tests of `isolate: true`: whether this kernel allows it, and what runs inside."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

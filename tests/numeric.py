@@ -1,7 +1,5 @@
 """Which tests run under other CPUs' kernels, too (`toolkit.setup.kernels` lists their modules)."""
 
-from __future__ import annotations
-
 from toolkit.setup.kernels import MODULES
 
 LEFT_OUT = frozenset(

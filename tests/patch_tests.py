@@ -4,8 +4,6 @@
 not every one was tried with its patch taken out.
 """
 
-from __future__ import annotations
-
 E2E, UNIT = "tests/e2e", "tests/unit/patches"
 SHOWN: dict[str, str] = {
     "worker_key": f"{E2E}/test_who_may_ask_workers.py",

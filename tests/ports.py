@@ -6,8 +6,6 @@ outside Linux's usual ephemeral range, where a port may become the source port o
 and outside the ranges of launchers (from 20,000) and of Mooncake (15,000 to 17,000).
 """
 
-from __future__ import annotations
-
 import os
 
 from toolkit.launch import claims

@@ -1,8 +1,6 @@
 """A preloaded process of the tests' own (`toolkit.preloaded`): ready when asked for, gone with the
 test run. One thread uses it."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import selectors

@@ -1,7 +1,5 @@
 """What a test knows to be there."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 T = TypeVar("T")

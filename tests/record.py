@@ -5,8 +5,6 @@ what it finds there at the end. Every process of a run appends to it, one write 
 lines never mix.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,11 +1,9 @@
 """How much of the tests runs: `TOOLKIT_TEST_SCOPE`, set by `python3 -m toolkit.setup test`.
 
-Marks: `sglang` (a process that imports SGLang; set by itself where a module has `run_python`),
-`slow` (seconds of computing or waiting), `full` (takes long and rarely breaks; says why), `touched`
-(runs where a change touches what it tries: `toolkit.setup.touched`).
+Marks: `sglang` (a process that imports SGLang; set by itself where a module has `run_python` or
+`found_by`), `slow` (seconds of computing or waiting), `full` (takes long and rarely breaks; says
+why), `touched` (runs where a change touches what it tries: `toolkit.setup.touched`).
 """
-
-from __future__ import annotations
 
 import os
 from functools import cache

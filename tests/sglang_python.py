@@ -5,8 +5,6 @@ process imports it for a whole test run, as a CPU worker's template does (`patch
 and forks for each piece. The processes of a run (`-n`) share it: it listens on a Unix socket.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import json
@@ -73,6 +71,15 @@ def run_python(
 def _refuse_in_a_fast_run() -> None:
     if os.environ.get(SCOPE) == FAST:
         pytest.fail("this test starts SGLang: mark it `sglang`, a fast run goes without those")
+
+
+def found_by(
+    code: str, arguments: Sequence[str] = (), given: str | None = None, **environment: str
+) -> Any:
+    """What the last line says that `code` prints, as JSON; the test fails where `code` does."""
+    done = run_python(code, arguments, given, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1].removeprefix("say "))
 
 
 def _ask(task: str) -> str:

@@ -1,7 +1,5 @@
 """What a client is told by an answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Client sessions whose requests to workers carry the key of their run."""
 
-from __future__ import annotations
-
 import aiohttp
 
 from toolkit.launch.keys import key_at

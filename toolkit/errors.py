@@ -1,7 +1,5 @@
 """What goes wrong, for people to read. One family: the command line knows its root alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Tell models apart by what they compute with, cheaply enough for any size."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

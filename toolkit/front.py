@@ -1,8 +1,6 @@
 """Listening sockets of a public port: opened here, or inherited from a process that opened them in
 another network namespace."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterable

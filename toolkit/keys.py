@@ -1,7 +1,5 @@
 """Keys out of the environment or out of files; the files only where nobody else may read them."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -6,8 +6,6 @@ A line's source is the place in the code that logs it and its first argument whe
 sources together.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import OrderedDict

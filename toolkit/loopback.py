@@ -1,7 +1,5 @@
 """Which addresses only this machine itself can reach, and what the others need."""
 
-from __future__ import annotations
-
 import ipaddress
 
 

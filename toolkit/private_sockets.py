@@ -7,8 +7,6 @@ a filter on what a packet is for (`SO_ATTACH_FILTER`). Neither needs a privilege
 Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """Where the files that ship with the project lie: in a checkout and in an installed wheel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent

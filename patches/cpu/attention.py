@@ -26,14 +26,14 @@ PLAN = "_toolkit_decode_plan"
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """A decode batch: the KV slots of all requests, one after the other, and where each begins."""
 
     slots: Tensor
     bounds: list[int]
 
 
-def plan(req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor) -> Plan:
+def plan(req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor) -> AttentionPlan:
     """Of a batch whose request i has `seq_lens[i]` tokens."""
     import torch
 
@@ -43,7 +43,7 @@ def plan(req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor) -> Pl
     bounds = [0]
     for length in lengths:
         bounds.append(bounds[-1] + length)
-    return Plan(torch.cat(slots).long(), bounds)
+    return AttentionPlan(torch.cat(slots).long(), bounds)
 
 
 def attend(
@@ -51,7 +51,7 @@ def attend(
     output: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    batch: Plan,
+    batch: AttentionPlan,
     scaling: float | None,
 ) -> Tensor:
     """`query` [B, heads, D] against slots of `k_cache`, `v_cache` [slots, KV heads, D]."""

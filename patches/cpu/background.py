@@ -11,8 +11,6 @@ process a decode rank then said nothing for 5 s and more, as if hung. Niceness c
 workers because the launcher keeps them in one session (`toolkit.launch.trees`).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 

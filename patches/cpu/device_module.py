@@ -4,8 +4,6 @@ Mends `srt/eplb/expert_distribution.py:325` (`is_current_stream_capturing`) and 
 (`empty_cache`) of SGLang 0.5.21, which ask `torch.get_device_module()` for them.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Patch
 
 

@@ -5,8 +5,6 @@ pinned memory and records a CUDA event, on whatever device: the first transfer e
 asks the sender whether it can wait for such an event; here it cannot.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Patch, resolve
 
 SENDER = "sglang.srt.disaggregation.mooncake.conn.MooncakeKVSender"

@@ -14,8 +14,6 @@ beside it, go without. They sleep once nothing has been computed for AWAKE_S: a 
 held up is over by then.
 """
 
-from __future__ import annotations
-
 import time
 
 from patches.base import Hook, Patch, Process

@@ -7,8 +7,6 @@ keys and values of every head, which that backend looks for in the pool, where t
 that SGLang has, which decode and prompts behind a cached prefix take, is right on the CPU.
 """
 
-from __future__ import annotations
-
 from patches.base import Hook, Patch, Process, resolve
 from patches.layers import Original
 

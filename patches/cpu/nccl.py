@@ -5,8 +5,6 @@ Beside a CUDA build of torch the library is there, GPU or not, and SGLang 0.5.21
 ends every worker of several ranks. Without the library SGLang goes on without it, as here.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 

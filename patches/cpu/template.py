@@ -14,8 +14,6 @@ its life with that of the server (its parent is the template, whose parent is th
 to tell the server that it failed (SGLang sends SIGQUIT to the parent: the template passes it on).
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import multiprocessing

@@ -17,7 +17,7 @@ begin without; this is for prompts of which no event comes."""
 LATE, GONE = "signature too late", "nothing heard of its prefill"
 
 
-class Held(NamedTuple, Generic[Request]):
+class HeldRequest(NamedTuple, Generic[Request]):
     req: Request
     room: int
     source: str
@@ -42,7 +42,7 @@ class Holding(Generic[Request]):
         if not limit_s >= 0:
             raise ValueError(f"a request cannot be held for {limit_s:g} s: give 0 s or more")
         self._limit = limit_s
-        self._held: dict[int, Held[Request]] = {}
+        self._held: dict[int, HeldRequest[Request]] = {}
         self._next = 0
         self.counters: Counter[str] = Counter()
 
@@ -51,7 +51,7 @@ class Holding(Generic[Request]):
 
     def hold(self, req: Request, room: int, source: str, now: float) -> None:
         """Keep the request; `source` is where the events of its prompt come from."""
-        self._held[self._next] = Held(req, room, source, now)
+        self._held[self._next] = HeldRequest(req, room, source, now)
         self._next += 1
 
     def due(

@@ -5,8 +5,6 @@ kind they are. From 0.5.22 on `dp_size` counts copies of the model and `attn_dp_
 ranks; the flag `--enable-dp-attention` is still taken and stays false in what SGLang makes of it.
 """
 
-from __future__ import annotations
-
 from patches.flags import resolved_view
 from patches.sglang_types import ServerArgs
 

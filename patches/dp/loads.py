@@ -1,7 +1,5 @@
 """What the DP controller knows of its ranks: their load snapshots, and what was sent since."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ a worker that is asked for one of ours runs SGLang's `total_tokens`, whose choic
 (`patches.dp.controller`), and its processes learn the name from the environment.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

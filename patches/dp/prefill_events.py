@@ -25,7 +25,7 @@ from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.limited_logs import limited_logger
 
 if TYPE_CHECKING:
-    from toolkit.signatures.reader import Sample, SignatureReader
+    from toolkit.signatures.reader import SignatureReader, SignatureSample
 
 log = limited_logger("toolkit.dp")
 
@@ -50,7 +50,7 @@ class PrefillEvents:
         self._lock = Lock()
         self._closed = False
         self._up: dict[str, bool] = {}
-        self._rooms: OrderedDict[int, Sample | str] = OrderedDict()
+        self._rooms: OrderedDict[int, SignatureSample | str] = OrderedDict()
 
     def subscribed(self, bootstrap: str) -> bool:
         """Whether the worker behind this bootstrap server (HOST:PORT) is heard now, and runs
@@ -63,7 +63,7 @@ class PrefillEvents:
             Thread(target=self._listen, args=(bootstrap,), name=name, daemon=True).start()
         return bool(known)
 
-    def take(self, room: int) -> Sample | str | None:
+    def take(self, room: int) -> SignatureSample | str | None:
         """The sample of the prompt, in a few words why it has none, or None: not heard of yet."""
         with self._lock:
             return self._rooms.pop(room, None)

@@ -9,8 +9,6 @@ their end. Ends of requests that were aborted before they ran may be missed; `pa
 forgets those when their rank is idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ requests of other ranks hang). The controller knows the rank first. It writes it
 which keeps the schedulers from registering, and registers from a thread of its own.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from http.client import HTTPConnection, HTTPException

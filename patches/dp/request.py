@@ -1,7 +1,5 @@
 """A request as SGLang's DP controller sees it, as policies want it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import blake2b
 

@@ -8,8 +8,6 @@ sees as it does when it fails itself, to the main process, which ends the whole 
 elastic EP, where the other ranks are meant to go on.
 """
 
-from __future__ import annotations
-
 import signal
 
 from patches.base import Hook, Patch, Process

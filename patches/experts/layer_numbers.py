@@ -11,8 +11,6 @@ Two routers of one layer (`ernie45_moe_vl.py` has one for text and one for image
 each other: such a worker ends, and says why.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a model's configuration says of its experts."""
 
-from __future__ import annotations
-
 
 def expert_count(config: object) -> int:
     """Routed experts of a MoE layer by the model's config; 0 for a model without."""

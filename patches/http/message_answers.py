@@ -7,8 +7,6 @@ router would try the request elsewhere, and hold the workers to blame. Chat comp
 same ValueError with 400 and its text; so does this.
 """
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 
 from patches.base import Hook, Patch, Process

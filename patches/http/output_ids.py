@@ -11,8 +11,6 @@ instead: it repeats that token, or has one that was held back for a good reason.
 worker is to have (`patches.pd.prefill_only`) has an answer as any other worker's.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ A deployment that asks for `log-requests` gets what it asks for: SGLang writes t
 requests but the exception by which it ends.
 """
 
-from __future__ import annotations
-
 import ast
 import logging
 import re

@@ -9,8 +9,6 @@ on the interface that has the address. The detokenizer's process loads no plugin
 files, or with DP attention on the address of `--dist-init-addr`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from ipaddress import ip_address

@@ -4,8 +4,6 @@ SGLang answers 400 for a ValueError of its tokenizer process and 500, as if it w
 all else that a wrong value raises there. See `patches.http.request_guard` for the other two checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable
 
 from patches.base import Hook, Patch, Process, resolve

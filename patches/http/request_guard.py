@@ -15,14 +15,12 @@ requests, so the ranks refuse the same ones. What raises later, in a batch, is n
 is of many, and its ranks would go different ways. That is what the second check is for.
 """
 
-from __future__ import annotations
-
 import re
 import time
 
 from patches.base import Hook, Patch, Process, Variant
 from patches.flags import WRITTEN
-from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, Limits, wrong
+from patches.http.request_values import REQUEST_FIELDS, SAMPLING_FIELDS, RequestLimits, wrong
 from patches.layers import Original
 from patches.sglang_types import (
     GrammarManager,
@@ -77,11 +75,11 @@ def as_mistake(error: Exception) -> ValueError:
     return RequestError(f"The request has a value of a wrong type or range ({kind}: {error}).")
 
 
-def limits_of(config: ModelConfig) -> Limits:
+def limits_of(config: ModelConfig) -> RequestLimits:
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     mode, transfer = get_disagg().disaggregation_mode, get_disagg().disaggregation_transfer_backend
-    return Limits(
+    return RequestLimits(
         vocabulary=config.vocab_size,
         context=config.context_len,
         hidden=config.hidden_size,

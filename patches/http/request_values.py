@@ -7,8 +7,6 @@ by the types that SGLang itself declares and by the ranges that its tensors have
 the request and the model: all ranks of a server decide alike.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
@@ -58,7 +56,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What the model and the server allow."""
 
     vocabulary: int
@@ -73,7 +71,7 @@ class Limits:
     """`--enable-deterministic-inference`."""
 
 
-def wrong(request: Any, limits: Limits) -> str | None:
+def wrong(request: Any, limits: RequestLimits) -> str | None:
     """What is wrong with a `TokenizedGenerateReqInput`; None when a scheduler may have it."""
     try:
         _check_types(request, "")
@@ -156,7 +154,7 @@ def _within(name: str, value: Any, low: float, high: float) -> None:
     raise _WrongError(f"{name} must be in [{low}, {high}], got {value}")
 
 
-def _check_sampling(params: Any, limits: Limits) -> None:
+def _check_sampling(params: Any, limits: RequestLimits) -> None:
     _within("temperature", params.temperature, 0, MAX_FLOAT32)
     for name in ("top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"):
         value = getattr(params, name)
@@ -202,7 +200,7 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
-def _check_bias(bias: Any, limits: Limits) -> None:
+def _check_bias(bias: Any, limits: RequestLimits) -> None:
     for token, value in (bias or {}).items():
         _need(
             token.isascii() and token.isdigit() and len(token) < 12, f"logit_bias: no id: {token!r}"
@@ -244,7 +242,7 @@ def _check_json(name: str, text: str) -> None:
         raise _WrongError(f"{name} is no JSON: {error}") from None
 
 
-def _check_prompt(request: Any, limits: Limits) -> None:
+def _check_prompt(request: Any, limits: RequestLimits) -> None:
     ids = request.input_ids
     session = request.session_params
     # SGLang refuses no prompt, but not no ids beside a text. A session may know what came before.
@@ -272,7 +270,7 @@ def _check_prompt(request: Any, limits: Limits) -> None:
             _within(name, index, 0, length - 1)
 
 
-def _check_embeds(embeds: Any, limits: Limits) -> None:
+def _check_embeds(embeds: Any, limits: RequestLimits) -> None:
     import numpy as np
 
     try:
@@ -286,7 +284,7 @@ def _check_embeds(embeds: Any, limits: Limits) -> None:
     _need(bool(np.isfinite(array).all()), "input_embeds must be finite")
 
 
-def _check_logprobs(request: Any, limits: Limits) -> None:
+def _check_logprobs(request: Any, limits: RequestLimits) -> None:
     most = limits.vocabulary
     if limits.disaggregated:
         most = min(most, PD_TOP_LOGPROBS)
@@ -297,7 +295,7 @@ def _check_logprobs(request: Any, limits: Limits) -> None:
     _within("routed_experts_start_len", request.routed_experts_start_len, 0, MAX_INT32)
 
 
-def _check_routing(request: Any, limits: Limits) -> None:
+def _check_routing(request: Any, limits: RequestLimits) -> None:
     rid = request.rid
     _need(type(rid) is str and 0 < len(rid) <= MAX_ID, f"rid must be text of 1 to {MAX_ID}")
     for name in ("extra_key", "cache_salt", "routing_key", "session_id", "lora_id"):
@@ -318,7 +316,7 @@ def _check_routing(request: Any, limits: Limits) -> None:
     _within("priority", request.priority, -MAX_INT32, MAX_INT32)
 
 
-def _check_processor(text: str, limits: Limits) -> None:
+def _check_processor(text: str, limits: RequestLimits) -> None:
     _need(limits.processors, "this server takes no custom logit processor")
     from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 

@@ -12,8 +12,6 @@ Whoever may post to a worker may set them, as at /v1/chat/completions; the route
 (`toolkit/router/validate`).
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from patches.base import Hook, Patch, Process

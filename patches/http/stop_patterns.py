@@ -6,8 +6,6 @@ takes time linear in the text, and the text is bounded: SGLang decodes and searc
 after every token where a pattern has no longest match.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from patches.base import Hook, Patch, PatchError, Process

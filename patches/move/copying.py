@@ -1,7 +1,5 @@
 """One request whose KV a decode rank sends to another one: what is sent, and what was measured."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import deque

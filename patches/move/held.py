@@ -7,8 +7,6 @@ itself where the KV has not got across (`patches.move.outgoing`). So no client e
 both.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ which comes with the last rows of the KV (`patches.move.row`). Then the places t
 are given back. Until then nobody looks at any of it: the request is in no batch.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.kv_row import kv_row, shorten
 from patches.layers import Original

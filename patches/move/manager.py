@@ -6,11 +6,9 @@ from a thread. Both use the one transfer engine of the process, with which the r
 registered the pool and the rows of metadata.
 """
 
-from __future__ import annotations
-
 import copy
 
-from patches.move.traffic import Chunk, ChunkQueue, Observed, Traffic
+from patches.move.traffic import Chunk, ChunkQueue, MoveTraffic, Observed
 from patches.pd import host_receive
 from patches.sglang_types import Scheduler, SendingManager
 
@@ -56,7 +54,7 @@ def sending_manager(scheduler: Scheduler) -> SendingManager:
         of what is on its way (`toolkit_traffic`)."""
 
         def __init__(self, *args: object) -> None:
-            self.toolkit_traffic = Traffic()
+            self.toolkit_traffic = MoveTraffic()
             super().__init__(*args)
             queues: list[ChunkQueue[Chunk]] = vars(self)["transfer_queues"]
             self.transfer_queues = [Observed(queue, self.toolkit_traffic) for queue in queues]

@@ -4,8 +4,6 @@ They go the way of all requests, so ranks that share a request take them up in t
 that do not have the request pass them over.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from patches.base import Hook, Patch, Process, resolve
@@ -36,8 +34,6 @@ def _add_route() -> None:
         manager._dispatch_to_scheduler(order)
         return JSONResponse({}, 202)
 
-    # What FastAPI looks up by name in this module, the annotation would not be there.
-    move.__annotations__["request"] = Request
     resolve(APP).add_api_route(MOVE, move, methods=["POST"])
 
 

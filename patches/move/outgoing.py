@@ -15,8 +15,6 @@ KV that is being sent must stay what it is. A request that ends before the last 
 its move; one that ends while they leave (a matter of milliseconds) keeps its KV until they have.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a rank's sending threads have sent of each move, and when they were done with it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ class _Room:
     done_at: float = 0.0
 
 
-class Traffic:
+class MoveTraffic:
     """Of all moves, by bootstrap room."""
 
     def __init__(self) -> None:
@@ -72,7 +70,7 @@ class Observed(Generic[ChunkT]):
     """A sending thread's queue, as whoever fills it has it, or the thread. The thread asks for the
     next chunk when it is done with the one before, and only then."""
 
-    def __init__(self, queue: ChunkQueue[ChunkT], traffic: Traffic) -> None:
+    def __init__(self, queue: ChunkQueue[ChunkT], traffic: MoveTraffic) -> None:
         self._queue, self._traffic = queue, traffic
         self._room: int | None = None
 

@@ -6,8 +6,6 @@ attempt. Under late binding no decode is known for anybody's prompt, so giving w
 (5 of 40 requests hung once their attempts were spent).
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 

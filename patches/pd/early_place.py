@@ -16,8 +16,6 @@ which is for one attention TP rank per DP rank; several of them would have to ag
 saw.
 """
 
-from __future__ import annotations
-
 from patches.base import Hook, Patch, Process
 from patches.environment import on_cpu
 from patches.layers import Original

@@ -19,8 +19,6 @@ sample another token. In SGLang 0.5.21 only prompts that are not through yet go 
 an error, and the router goes on from that token elsewhere.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 from patches.pd import prefill_only

@@ -4,8 +4,6 @@ Asked of its transfer queue, as the flag means the opposite from SGLang 0.5.22 o
 off (the default) and 0 is always, before that 0 turned it off.
 """
 
-from __future__ import annotations
-
 from patches.sglang_types import Scheduler
 
 

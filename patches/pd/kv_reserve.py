@@ -7,8 +7,6 @@ everybody behind it too. Here nobody needs more than the pool: such a request wa
 worker to itself.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch, Variant
 from patches.layers import Original
 from patches.sglang_types import PreallocQueue, Req

@@ -6,8 +6,6 @@ clock starts when the first pages are handed to the transfer engine and stops wh
 sees the transfer succeed, so it contains at most one scheduler loop beside the transfer itself.
 """
 
-from __future__ import annotations
-
 import time
 
 from patches.base import EITHER, Hook, Patch

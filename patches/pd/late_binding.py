@@ -7,8 +7,6 @@ the KV transfer, so nobody outside learns that the forward is done. This hook se
 stream (`patches.streams.event_stream`); the router then chooses the decode worker.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.experts.signature import take

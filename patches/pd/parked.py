@@ -9,8 +9,6 @@ it is asked for (`patches.pd.early_send`) would send rows that have other tokens
 Not in the middle of a prompt: what yields there is not finished, and goes back as before.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 from patches.sglang_types import Req, Scheduler

@@ -13,8 +13,6 @@ With pipeline stages ranks must agree first; there SGLang's own way stays, and t
 listed.
 """
 
-from __future__ import annotations
-
 import inspect
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant

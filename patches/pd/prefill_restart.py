@@ -12,8 +12,6 @@ dies closes no connection. So a single failed heartbeat makes the addresses susp
 next success drops them. Transfers under way are left alone: the blip may have been the network's.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 from patches.pd.rank_sockets import Peer, RankSockets

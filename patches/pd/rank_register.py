@@ -10,8 +10,6 @@ here. The rank's number is the one under which the bootstrap server knows it: SG
 every rank where there is no DP attention.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from patches.base import Hook, Patch, Process

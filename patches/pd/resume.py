@@ -19,8 +19,6 @@ A ticket that the router did not sign for this request, or with tokens that this
 request's grammar cannot have produced, is that request's error: 400 (`patches.http.request_guard`).
 """
 
-from __future__ import annotations
-
 from array import array
 
 from patches.base import EITHER, Hook, Patch

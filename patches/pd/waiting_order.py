@@ -6,14 +6,12 @@ found for them, which is the same on every rank as long as the caches see the sa
 order. So requests are matched in an order that does not depend on how the queue was arranged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from patches.sglang_types import Req
-from toolkit.policies.sjf import Queued, ShortestFirst
+from toolkit.policies.sjf import ShortestFirst, WaitingRequest
 
 MATCHES_A_ROUND = 128
 """Prefix matches a round at most: SGLang's own limit for its cache-aware policies, which fall back
@@ -30,7 +28,7 @@ def arrived(req: Req, clock: int) -> None:
 
 
 @dataclass
-class Tally:
+class OrderTally:
     """What the order did since the start: `rounds` with two or more waiting; `reordered`, those of
     them in which it was not that of arrival; `aged`, requests that reached the age while they
     waited. `longest` wait that was seen, in units of the clock."""
@@ -46,7 +44,7 @@ class WaitingOrder:
 
     def __init__(self, order: ShortestFirst) -> None:
         self.order = order
-        self.tally = Tally()
+        self.tally = OrderTally()
 
     def match(self, queue: Iterable[Req], counter: int, match: Callable[[Req], object]) -> None:
         """Have `match` set `num_matched_prefix_tokens` where it may be out of date.
@@ -72,7 +70,9 @@ class WaitingOrder:
         self._count(queue, waiting, order, clock)
         queue[:] = [queue[index] for index in order]
 
-    def _count(self, queue: list[Req], waiting: list[Queued], order: list[int], clock: int) -> None:
+    def _count(
+        self, queue: list[Req], waiting: list[WaitingRequest], order: list[int], clock: int
+    ) -> None:
         if len(order) < 2:
             return
         tally = self.tally
@@ -86,7 +86,7 @@ class WaitingOrder:
                 tally.aged += 1
 
 
-def _queued(req: Req, sign: int) -> Queued:
+def _queued(req: Req, sign: int) -> WaitingRequest:
     # A retracted request computes its output again too.
     tokens = len(req.origin_input_ids) + len(req.output_ids) - req.num_matched_prefix_tokens
-    return Queued(req.rid, tokens, getattr(req, _SINCE), sign * req.priority if sign else 0)
+    return WaitingRequest(req.rid, tokens, getattr(req, _SINCE), sign * req.priority if sign else 0)

@@ -24,8 +24,6 @@ Cost: 3 ms of CPU a round with 1,000 waiting, 1 ms while nothing is computed
 (`tests/benchmarks/sjf_round.py`).
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import time

@@ -11,8 +11,6 @@ Ranks that share a queue see the same requests in it, in the same order, and cou
 so they decide alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

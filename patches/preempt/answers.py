@@ -14,8 +14,6 @@ Of a DP rank of several processes each decides by itself, by what all of them se
 and the number of steps, never by clocks. There `seconds` are counted in steps of STEP_S.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import time

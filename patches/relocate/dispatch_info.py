@@ -7,8 +7,6 @@ Here it is filled in where a placed server's model leaves it out. CPU workers ha
 `cpu_expert_remap` for it.
 """
 
-from __future__ import annotations
-
 from patches.base import EITHER, Hook, Patch
 from patches.environment import on_cpu
 from patches.layers import Original

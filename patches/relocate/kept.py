@@ -1,7 +1,5 @@
 """The last map that was complete on every rank, in a file for the next start."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

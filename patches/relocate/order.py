@@ -8,8 +8,6 @@ What is complete on every rank is written to the file that RELOCATE_VARIABLE nam
 started again begins with that map (`patches.relocate.kept`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from dataclasses import dataclass, field
@@ -225,10 +223,6 @@ def _add_routes() -> None:
         status, body = await install(desk_of(server_state.serving_manager()), asked)
         return JSONResponse(body, status)
 
-    # What FastAPI looks up by name in this module, the annotation would not be there.
-    order.__annotations__["request"] = Request
-    show.__annotations__.pop("return", None)
-    order.__annotations__.pop("return", None)
     resolve(APP).add_api_route(PLACEMENT, show, methods=["GET"])
     resolve(APP).add_api_route(PLACEMENT, order, methods=["POST"])
 

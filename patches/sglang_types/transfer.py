@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import zmq
     from torch import Tensor
 
-    from patches.move.traffic import Traffic
+    from patches.move.traffic import MoveTraffic
     from patches.pd.prefill_restart import FailureCounts
 
 
@@ -69,7 +69,7 @@ class SendingManager(Protocol):
     system_dp_size: int
     bootstrap_host: str
     bootstrap_port: int
-    toolkit_traffic: Traffic
+    toolkit_traffic: MoveTraffic
 
     def record_failure(self, bootstrap_room: int, failure_reason: str) -> None: ...
 

@@ -10,8 +10,6 @@ those that the launcher put before it (`toolkit.contract.memory_turn`) have thei
 and CUDA graphs.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

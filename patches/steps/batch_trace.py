@@ -14,8 +14,6 @@ behind it; those have lines of their own, which come before it. Of decode batche
 times. A forward's end is when it returns, which on a GPU is before it is computed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -4,8 +4,6 @@ TPOT where the tokens are made: without the network, the router, the detokenizer
 all of which want cores too where workers run on CPU.
 """
 
-from __future__ import annotations
-
 from patches.sglang_types import Req
 
 FIELDS = ("end", "output_tokens", "seconds", "cpu_seconds", "prompt_tokens", "timed_tokens")

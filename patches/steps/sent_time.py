@@ -4,8 +4,6 @@ SGLang notes the time and leaves it behind when the request is sent. A scheduler
 sees a request only when it looks, so its own clock does not know how long that one has waited.
 """
 
-from __future__ import annotations
-
 from patches.base import Hook, Patch, Process
 from patches.layers import Original
 from patches.sglang_types import Req

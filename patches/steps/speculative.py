@@ -1,7 +1,5 @@
 """A worker with speculative decoding is refused: `toolkit.contract.speculative` says why."""
 
-from __future__ import annotations
-
 from patches.base import refuse
 from patches.sglang_types import ServerArgs
 from toolkit.contract.speculative import worker_problems

@@ -74,7 +74,7 @@ class StepBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class ForwardClocks:
     """Clocks of a forward on CPU: its launch and its return. `end` is monotonic, the others are
     CPU seconds of this thread."""
 
@@ -93,7 +93,7 @@ class StepLog:
     """Host ids [tokens, layers, top_k] of the step whose result is being processed."""
     previous_end: float = 0.0
     previous_cpu: float = 0.0
-    forwards: dict[int, Forward] = field(default_factory=dict)
+    forwards: dict[int, ForwardClocks] = field(default_factory=dict)
     """On CPU: the forwards whose results have not been processed, by iteration."""
     idle_at: float = 0.0
     """When the scheduler last had nothing to do."""
@@ -197,7 +197,7 @@ def _note_forward(
     if len(forwards) > KEPT_FORWARDS:  # results that were never processed
         forwards.clear()
     end_cpu = time.thread_time()  # before the other clock: never more CPU time than time
-    forwards[batch.forward_iter] = Forward(launch_cpu, time.monotonic(), end_cpu)
+    forwards[batch.forward_iter] = ForwardClocks(launch_cpu, time.monotonic(), end_cpu)
     return result
 
 

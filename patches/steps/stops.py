@@ -1,7 +1,5 @@
 """When a batch stood still while others ran, noted on the batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from patches.sglang_types import Batch

@@ -1,7 +1,5 @@
 """What a forward of this scheduler usually takes, for those who ask whether one takes too long."""
 
-from __future__ import annotations
-
 FADE = 0.98
 """What a slow forward leaves behind of itself with every later one of its kind and size."""
 

@@ -8,8 +8,6 @@ for it. What holds Python's own lock (a garbage collection, one call of a C libr
 let go of it) holds up the thread as well.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

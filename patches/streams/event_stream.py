@@ -12,8 +12,6 @@ Until every rank has published a snapshot the answer is 503: only snapshots say 
 rank runs at a time, and a `hello` without that number would be no promise to keep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock

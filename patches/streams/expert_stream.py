@@ -9,8 +9,6 @@ pick the same ones. `finished` follows the `steps` in which requests ended; sums
 to the event stream too (`patches.streams.step_summary`). Neither text nor token ids ever pass here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -40,7 +38,7 @@ in memory. One frame may be larger: a long prompt's."""
 SHARES = 10_000
 
 
-class Listener:
+class ExpertListener:
     """One listener's frames that are not sent yet. `share`: of all requests that it asked for."""
 
     def __init__(self, share: float) -> None:
@@ -71,7 +69,7 @@ class ExpertHub:
     sums of decode steps, for the router."""
 
     def __init__(self, publish: Callable[[Steps], None]) -> None:
-        self._listeners: set[Listener] = set()
+        self._listeners: set[ExpertListener] = set()
         self._summary = StepSummary(publish)
         self._join = StepJoin()
 
@@ -112,7 +110,7 @@ class ExpertHub:
 
     async def subscribe(self, share: float) -> AsyncIterator[bytes]:
         """Frames for one listener until it goes away."""
-        listener = Listener(share)
+        listener = ExpertListener(share)
         self._listeners.add(listener)
         try:
             yield PING

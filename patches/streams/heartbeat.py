@@ -15,8 +15,6 @@ heartbeat of its own, from a thread, so that one that is stopped shows; whether 
 round, its events say (`patches.streams.pulse`).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -32,7 +30,7 @@ from patches.scheduler_state import current, of
 from patches.sglang_types import Batch, Scheduler, TokenizerManager
 from patches.steps.usual_times import UsualTimes
 from toolkit.contract import heartbeat
-from toolkit.contract.heartbeat import Beat, Heartbeat
+from toolkit.contract.heartbeat import Beat, HeartbeatFile
 from toolkit.contract.variables import HEARTBEAT_VARIABLE
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -45,7 +43,7 @@ ORDINARY = ("TokenizedGenerate", "TokenizedEmbedding", "BatchTokenized", "AbortR
 
 
 @dataclass
-class Forward:
+class RunningForward:
     """One that has begun and whose result is not processed."""
 
     decode: bool
@@ -56,17 +54,17 @@ class Forward:
 
 
 @dataclass
-class Rounds:
+class SchedulerProgress:
     """What a scheduler says of itself. `out`: None where nobody has asked for it. A time of 0 is
     one that is not known."""
 
-    out: Heartbeat | None
+    out: HeartbeatFile | None
     usual: UsualTimes
     beats: int = 0
     works: bool = False
     order: str = ""
     """What it was told to do and is doing."""
-    forwards: dict[int, Forward] = field(default_factory=dict)
+    forwards: dict[int, RunningForward] = field(default_factory=dict)
 
     def round(self) -> None:
         """The loop has come round, or a part of it has begun or ended."""
@@ -89,7 +87,7 @@ class Rounds:
         expected_s = self.usual.expected(decode, tokens)
         what = "decode step" if decode else f"prefill of {tokens} tokens"
         doing = what if expected_s else f"first {what}"
-        self.forwards[number] = Forward(decode, tokens, doing, expected_s, now)
+        self.forwards[number] = RunningForward(decode, tokens, doing, expected_s, now)
         for old in [old for old in self.forwards if old <= number - KEPT]:
             del self.forwards[old]
         self.works = True
@@ -113,7 +111,7 @@ def _folder() -> Path | None:
     return Path(named) if named else None
 
 
-def _of(scheduler: Scheduler) -> Rounds:
+def _of(scheduler: Scheduler) -> SchedulerProgress:
     """This process's own."""
     state = of(scheduler)
     if state.rounds is None:
@@ -121,8 +119,8 @@ def _of(scheduler: Scheduler) -> Rounds:
         if folder is not None:
             reports = scheduler.ipc_channels.send_to_tokenizer.socket is not None
             own, pid = heartbeat.scheduler(layout.rank(scheduler)), os.getpid()
-            out = Heartbeat(folder / (own if reports else heartbeat.follower(pid)))
-        state.rounds = Rounds(out, UsualTimes(shapes=not on_cpu()))
+            out = HeartbeatFile(folder / (own if reports else heartbeat.follower(pid)))
+        state.rounds = SchedulerProgress(out, UsualTimes(shapes=not on_cpu()))
     return state.rounds
 
 
@@ -196,7 +194,7 @@ def begin_http(manager: TokenizerManager) -> None:
     folder = _folder()
     if folder is None:
         return
-    out = Heartbeat(folder / heartbeat.HTTP)
+    out = HeartbeatFile(folder / heartbeat.HTTP)
 
     def run() -> None:
         beats = 0

@@ -1,7 +1,5 @@
 """One listener's end of a stream: a socket to which any thread may write, and none ever waits."""
 
-from __future__ import annotations
-
 import socket
 from collections import deque
 from threading import Lock

@@ -1,7 +1,5 @@
 """Whether an event loop still comes round, asked from another thread."""
 
-from __future__ import annotations
-
 import asyncio
 
 ASK_S = 0.25

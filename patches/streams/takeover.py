@@ -8,8 +8,6 @@ So the path, the port, the key and the network namespace are those of every othe
 nothing more listens. What it does not give: a *new* connection while the loop is held up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -9,8 +9,6 @@ results/architectures.jsonl, of which the documents' table is made. About two mi
 cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Write a tiny model of an architecture: random weights, the embedded model's tokenizer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

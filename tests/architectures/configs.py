@@ -5,8 +5,6 @@ before those with experts, shared experts, groups of experts, a sliding window t
 layers without rotary embedding, a state beside the KV.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

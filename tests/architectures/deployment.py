@@ -1,7 +1,5 @@
 """Deployments of a tiny model: described, dry-run, started."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ the signature says that it is incomplete, and the router goes by load; experts t
 are marked as not whole.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

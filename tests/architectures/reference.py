@@ -1,7 +1,5 @@
 """A tiny model in transformers, fp32: what it says, and which experts its own router picks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,8 +47,7 @@ class Reference:
             self._model(torch.tensor([list(ids)]), use_cache=False)
         picked = torch.stack([each.reshape(len(ids), -1) for each in self._picked], dim=1)
         assert picked.shape[1:] == (len(self._of.moe_layers), self._of.top_k), picked.shape
-        found: np.ndarray = picked.sort(dim=-1).values.numpy()
-        return found
+        return picked.sort(dim=-1).values.numpy()
 
     def counts(self, ids: Sequence[int]) -> np.ndarray:
         """How many tokens each expert gets: [layers with experts, experts]."""

@@ -1,7 +1,5 @@
 """From an architecture to the row of its table: what works, and why the rest is refused."""
 
-from __future__ import annotations
-
 import inspect
 import traceback
 from collections.abc import Callable

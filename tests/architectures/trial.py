@@ -4,8 +4,6 @@ A plain SGLang server of the same weights says what the answers must be, and tra
 model's own router picks. Every method of `Trial` raises AssertionError where something differs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

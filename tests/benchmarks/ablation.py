@@ -17,8 +17,6 @@ above 1 for `throughput`; `_told` says which. Where 1 is in the interval, nothin
 `cpu_idle` is not among them: a worker without it keeps a core busy, which all others need.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -34,8 +34,6 @@ Nothing is asserted. `--quick` takes less than a minute and tells little of `sic
 those after 2 s). Run as `python -m tests.benchmarks.abuse [--quick] [--part NAME] [--seed N]`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Awaitable, Callable

@@ -9,8 +9,6 @@ keys: slowdown_percent (of a wave's time, geometric mean of the paired ratios, w
 interval of their logarithm), and the medians `captured_s`, `plain_s`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import secrets
@@ -23,7 +21,7 @@ from typing import Any
 from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.e2e.worker_process import worker
 from toolkit.contract.ticket import TICKET_KEY, sign
-from toolkit.profile.calibrate import Settings, request
+from toolkit.profile.calibrate import CalibrationSettings, request
 from toolkit.profile.calibration_prompts import CalibrationPrompt, own_prompts
 from toolkit.profile.measure import new_session
 from toolkit.profile.tap import PHASES, Tap
@@ -31,7 +29,7 @@ from toolkit.profile.tap import PHASES, Tap
 WAVE = 8
 KEY = secrets.token_hex(32)
 """Of the worker's own: it asks none of its callers, and takes tickets signed with this."""
-SETTINGS = Settings(output_tokens=48, temperature=0.0)
+SETTINGS = CalibrationSettings(output_tokens=48, temperature=0.0)
 
 
 async def wave(

@@ -7,7 +7,7 @@ request goes to the nearest centroid, whatever the queues. SGLang's `--enable-ep
 would come to see its own requests, too, after its first rebalance; what it costs until then, and in
 stalls, is not measured here.
 
-Synthetic routing (`toolkit/placement/synthetic.py`, as specialised as ELDR reports, see
+Synthetic routing (`tests/synthetic_routing.py`, as specialised as ELDR reports, see
 `locality_nodes`): 12 layers x 256 experts, 4 servers of 8 GPUs, 32 redundant. `embedded`: the
 shipped profile, 48 experts, fitted and held-out requests as it splits them.
 
@@ -21,8 +21,6 @@ balance_in_order, balance_by_maps, balance_by_cosine, and ratio (by_maps / in_or
 `SERVERS x GPUS + REDUNDANT`, the same without restart
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,11 +33,11 @@ import numpy as np
 from tests.benchmarks.locality_nodes import DECODE, PROMPT, SPECIALISED, cut
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.specialised import specialised
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit import exact
 from toolkit.bench.stats import paired_ratio
 from toolkit.placement import Placement, Topology, Traffic, eplb
 from toolkit.placement.by_load import busiest, by_load
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.profile_folder import store
 from toolkit.resources import profiles_dir
 from toolkit.router.eldr.map_match import GAIN, imbalance

@@ -22,8 +22,6 @@ slots), `ratios`: composed divided by each other arm, on the same requests, geom
 interval over seeds.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Iterator
@@ -40,7 +38,7 @@ from toolkit.simulate.recorder import Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate, mixed
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate, mixed
 
 ARMS = (
     "composed",
@@ -54,7 +52,7 @@ ARMS = (
 SETTINGS = {"one_server": (1, 8), "four_servers": (4, 2)}
 """Servers, ranks of each."""
 RANKS, SLOTS, POOL = 8, 32, 200_000
-BASE = Kind(
+BASE = RequestKind(
     name="",
     share=1,
     prompt=(600.0, 1.0),
@@ -74,7 +72,7 @@ def requests(
     """An equal share of each domain in each language that the profile has."""
     labels = sorted({labels[-1] for labels in experts.labels})
     kinds = mixed(dict.fromkeys(labels, 1.0), BASE)
-    traffic = Traffic(
+    traffic = TrafficModel(
         rate=rate, seconds=seconds, kinds=kinds, clients=200, burst=1.3, longest=(24_000, 2_000)
     )
     return with_rows(generate(traffic, seed), experts, seed)

@@ -18,8 +18,6 @@ the clock, median wall, its process started), clock_K_stall_ms and clock_K_stall
 calls), clock_K_idle_stall_ms, clock_K_idle_stall_p99_ms
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -124,8 +122,7 @@ def in_child(folder: Path, refits: int) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 async def by_clock(
@@ -139,7 +136,7 @@ async def by_clock(
     from toolkit.router.eldr.refit_history import RefitHistory
     from toolkit.signatures import SignatureSpace, balanced_kmeans, idf_weights
     from toolkit.signatures.nearness import Nearness
-    from toolkit.signatures.reader import Sample
+    from toolkit.signatures.reader import SignatureSample
 
     before = np.flatnonzero(domains < 2)
     after = np.flatnonzero((domains >= 2) & (domains < 6))
@@ -160,7 +157,7 @@ async def by_clock(
                 clock = ClockRefits(lambda: fit, RefitHistory(), lambda moved: None, at.__next__)
                 clock.follow(Refits(1.0, 5.0))
                 for vector in kept:
-                    clock.observe(Sample(vector, vector, 900))
+                    clock.observe(SignatureSample(vector, vector, 900))
                 job = clock.job()
                 assert job is not None
                 await job

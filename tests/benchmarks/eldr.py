@@ -33,8 +33,6 @@ decode batch of ours; `router`, its counters.
 languages) | flood (one language only, the centroids as they are) | domain (one domain only).
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import statistics

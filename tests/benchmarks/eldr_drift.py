@@ -32,8 +32,6 @@ More: `stages`: medians of both by stage; `settling`: requests left out after th
 first adoption, by seed; `refits`: the router's own account, by seed; `adopted`: seeds that did.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import tempfile

@@ -26,8 +26,6 @@ every arm; `balanced_sizes`, `vanilla_sizes`: requests in each cluster, by seed;
 requests by language; `batch_max`: the mean batch of the busiest worker, median over rounds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import tempfile

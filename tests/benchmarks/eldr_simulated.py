@@ -33,8 +33,6 @@ pool (8, 16, 24) and arm: `p50`, `p99`, `distinct` (experts of a step) divided b
 `p99` to shortest queue's, the measured ones, and `reason`, in words from the numbers.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,7 +51,7 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate, mixed
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate, mixed
 
 LANGUAGES = {"en": 0.5, "zh": 0.25, "ru": 0.13, "fr": 0.12}
 TASKS = {f"{domain}/en": 0.25 for domain in ("code", "math", "medical", "legal")}
@@ -119,7 +117,7 @@ def runs(
     rates: Sequence[float],
     decoders: int,
     experts: SimulatedExperts,
-    kinds: tuple[Kind, ...],
+    kinds: tuple[RequestKind, ...],
     seeds: int,
     seconds: float,
     model: Model,
@@ -127,7 +125,7 @@ def runs(
     """Every arm on the same requests."""
     found: Runs = {arm: [[] for _ in rates] for arm in arms}
     for place, rate in enumerate(rates):
-        traffic = Traffic(rate=rate, seconds=seconds, kinds=kinds, longest=(8_000, 2_000))
+        traffic = TrafficModel(rate=rate, seconds=seconds, kinds=kinds, longest=(8_000, 2_000))
         for seed in range(seeds):
             for arm in arms:
                 made = with_rows(generate(traffic, seed), experts, seed)

@@ -1,7 +1,5 @@
 """The stages of a run whose traffic switches: before, until the router has refitted, after."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

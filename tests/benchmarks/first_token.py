@@ -18,8 +18,6 @@ Stand-ins (no model), the router's own CPU time in alternating rounds, 64 stream
 geometric mean of pairs with its 95 % interval.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -13,8 +13,6 @@ without a mask on requests that were not fitted, distinct experts saved on these
 inertia against vanilla k-means
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -71,8 +69,7 @@ def in_child(folder: Path, fits: int) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=True,
     )
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def child(folder: Path, fits: int) -> dict[str, Any]:

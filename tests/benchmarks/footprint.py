@@ -14,8 +14,6 @@ keys: pss_gib, idle_percent, startup_s, restart_s, import_s; more: CPU time of e
 share per process
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -17,8 +17,6 @@ old, and one request may take an engine from below theta_kv to above it.
 More: `arms`, for each policy its hits, TTFT p50 and p99, requests by engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -38,8 +38,6 @@ busiest GPU / mean, share of pairs that leave their GPU; `skewed`: with three ti
 popularity (Zipf 1.8), `random` shape, all memory: TPOT ratios; `gimbal_prefix`, prefix hits alike.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -57,7 +55,7 @@ from toolkit.simulate.fleet import Fleet, RouterFleet, WorkerFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate
 
 POOL = 370_000
 """0.9 x 80 GB without 32 GB of weights and 4 GB of activations, 96 KiB a token."""
@@ -276,8 +274,12 @@ def prefix(known: Sequence[dict[str, Laid]], count: int) -> dict[str, Any]:
     """Prefix hits of conversations, engine selection against round robin, with the whole pool."""
     found: dict[str, Any] = {"paper": PREFIX_PAPER}
     for turns in TURNS:
-        kind = Kind(name="chat", share=1, prompt=(100.0, 1.0), answer=(200.0, 0.8), turns=turns)
-        traffic = Traffic(rate=RATE, seconds=count / RATE, kinds=(kind,), longest=(LONGEST, 2000))
+        kind = RequestKind(
+            name="chat", share=1, prompt=(100.0, 1.0), answer=(200.0, 0.8), turns=turns
+        )
+        traffic = TrafficModel(
+            rate=RATE, seconds=count / RATE, kinds=(kind,), longest=(LONGEST, 2000)
+        )
         hits: dict[str, list[float]] = {}
         shares: dict[str, list[float]] = {}
         for seed, experts in enumerate(known):

@@ -7,8 +7,6 @@ tool in Python can go below. The two alternate.
 keys: help_ms; more: help_p90_ms, bare_ms
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

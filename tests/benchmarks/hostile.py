@@ -29,8 +29,6 @@ Nothing is asserted. `--quick` takes 16 KiB and one sending each; `--only TEXT`:
 has it. Run as `python -m tests.benchmarks.hostile [--quick] [--record] [--only TEXT]`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -169,8 +167,7 @@ def _meter(cluster: Cluster) -> dict[str, float]:
         if monotonic() > deadline:
             raise RuntimeError("the router does not tell")
         sleep(0.002)
-    told: dict[str, float] = json.loads(path.read_text())
-    return told
+    return json.loads(path.read_text())
 
 
 async def _large(count: int) -> dict[str, Any]:

@@ -36,8 +36,6 @@ means. More: `ranks`, `slots` of each, `load`, `rate` (requests a second); `prom
 here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import statistics

@@ -16,8 +16,6 @@ intervals over seeds; `bias`, by policy, the simulator's spread divided by real 
 (`validation --record`), empty where nobody measured it; `rate`, requests a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -21,8 +21,6 @@ decode (launch/cpu-eldr.yaml), late by signatures against concurrent round robin
 can be done before the prefill.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -13,8 +13,6 @@ tpot_ratio, tail_ratio (p99 TPOT), the same with _priced: means over rates, 95 %
 seeds; `arms`: figures by rate.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -2,7 +2,7 @@
 
 Against SGLang's EPLB with round robin over the DP ranks, both fitted to the same decode tokens of
 the same calibration requests, with equally many redundant experts, judged on requests that neither
-has seen. Synthetic routing (`toolkit/placement/synthetic.py`): 58 layers x 256 experts, top 8, 8
+has seen. Synthetic routing (`tests/synthetic_routing.py`): 58 layers x 256 experts, top 8, 8
 families of 6 topics, as specialised as ELDR reports: the distinct experts of a batch of 32 of one
 family are `distinct_ratio` (0.78) of a mixed batch's. A request is a prompt of 12 tokens, which is
 all that its router sees, and 4 decode tokens, which are what crosses; 4,608 to fit and as many to
@@ -44,8 +44,6 @@ keys: traffic_ratio, traffic_bound, placement_ratio, locality_ratio, balance_rat
 solve_s; more: as above
 """
 
-from __future__ import annotations
-
 import os
 import time
 
@@ -67,10 +65,10 @@ from tests.benchmarks.shared.node_arms import (
     fit,
 )
 from tests.benchmarks.shared.specialised import specialised
+from tests.synthetic_routing import Recipe, distinct_ratio, families, token_ids
 from toolkit.bench.stats import paired_ratio
 from toolkit.placement import Topology, Traffic, eplb, lay, linear
 from toolkit.placement.rank_map import rank_map
-from toolkit.placement.synthetic import Recipe, distinct_ratio, families, token_ids
 from toolkit.policies import RequestView, WorkerView
 from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.profile.request_homes import SERVER

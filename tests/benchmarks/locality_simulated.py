@@ -4,7 +4,7 @@ DeepSeek-V3's shape (256 experts, top 8, 32 redundant ones; 15 layers stand for 
 many), one decode server with DP attention in a closed loop that fills it: at 32 and at 128 requests
 a rank on 4 nodes x 8 GPUs, at 32 on 9 x 8. Prompts are lognormal (median 3,000 tokens), answers too
 (150), so KV tokens differ between ranks; prefill is never short. Routing is synthetic
-(`toolkit/placement/synthetic.py`), as specialised as ELDR reports; placements and maps are fitted
+(`tests/synthetic_routing.py`), as specialised as ELDR reports; placements and maps are fitted
 to one half of its requests, simulated ones follow the other half.
 
 A step is the sum of kernels at their published speeds (`shared/node_step.py`): attention by the KV
@@ -25,8 +25,6 @@ are of all steps, while the server fills and empties, too;
 `ratios`: each arm of ours by column, with 95 % intervals over seeds
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -43,7 +41,7 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate
 
 
 class Setting(NamedTuple):
@@ -82,7 +80,7 @@ SETTINGS = {
     "4x8, 128 a rank": Setting(4, 128, 2.0, FEW),
     "9x8, 32 a rank": Setting(9, 32, 2.0, LEAST),
 }
-KIND = Kind(name="", share=1, prompt=(3000.0, 0.6), answer=(150.0, 0.6))
+KIND = RequestKind(name="", share=1, prompt=(3000.0, 0.6), answer=(150.0, 0.6))
 LONGEST = (16_000, 1_000)
 FIGURES = ("tpot_p50", "tpot_p99", "tpot_mean", "ttft_p99", "kv_spread")
 LEAD = "tpot_mean"
@@ -97,7 +95,7 @@ SHOWN = {
 
 
 def requests(count: int, known: Wide, seed: int) -> Iterator[Request]:
-    made = Traffic(rate=1000.0, seconds=2 * count / 1000, kinds=(KIND,), longest=LONGEST)
+    made = TrafficModel(rate=1000.0, seconds=2 * count / 1000, kinds=(KIND,), longest=LONGEST)
     for number, request in enumerate(with_rows(generate(made, seed), known.experts["eplb"], seed)):
         if number == count:
             return

@@ -26,8 +26,6 @@ One prefill and four decode workers on the CPU, a router in front; greedy stream
   ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics

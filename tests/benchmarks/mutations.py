@@ -23,8 +23,6 @@ within 10 s), answers_500 (status 500, in a stream too); more: answers_other_5xx
 `--quick`: 300 bodies.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -17,8 +17,6 @@ alone, staged_gap_percent and staged_published_gap_percent; plan_s, exact_s, gai
 stage, median), look_ms.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time
@@ -27,8 +25,8 @@ from typing import NamedTuple
 
 from tests.benchmarks.shared.common import Result, arguments, percentile
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Instance, Mover, Running
-from toolkit.policies.stages.partition import MoveCost, Partition, Problem, exact, heuristic
+from toolkit.policies.stages.moving import Instance, Mover, RunningRequest
+from toolkit.policies.stages.partition import MoveCost, Partition, StageProblem, exact, heuristic
 from toolkit.policies.stages.population import of_answers
 from toolkit.policies.stages.qoe import Qoe
 
@@ -36,7 +34,7 @@ CASES, QUICK_CASES = 200, 40
 LONGEST = 131_072
 
 
-def case(seed: int) -> Problem:
+def case(seed: int) -> StageProblem:
     """A small problem drawn at random."""
     source = random.Random(f"partition-{seed}")
     answers = [
@@ -56,7 +54,7 @@ def case(seed: int) -> Problem:
     qoe = Qoe(terms, source.choice([0.0, 0.0, 10 ** source.uniform(-7, -6)]))
     move_s = MoveCost(source.choice([0.0, 0.03, 0.3]), 1e-6)
     population = of_answers(answers, source.uniform(4, 100))
-    return Problem(population, source.randint(2, 8), qoe, move_s)
+    return StageProblem(population, source.randint(2, 8), qoe, move_s)
 
 
 def long_answers() -> list[tuple[int, int]]:
@@ -71,10 +69,10 @@ def long_answers() -> list[tuple[int, int]]:
     ]
 
 
-def large(answers: list[tuple[int, int]]) -> Problem:
+def large(answers: list[tuple[int, int]]) -> StageProblem:
     """16 instances."""
     qoe = Qoe((0.01, 1e-5, 0.0, 0.0, 2e-8), 1e-7)
-    return Problem(of_answers(answers, 1000.0), 16, qoe, MoveCost(0.03, 1e-6))
+    return StageProblem(of_answers(answers, 1000.0), 16, qoe, MoveCost(0.03, 1e-6))
 
 
 def shown(found: Partition) -> str:
@@ -120,7 +118,7 @@ def gaps(count: int, result: Result) -> None:
     }
 
 
-def slowest(plan: Callable[[Problem], Partition], times: int = 20) -> float:
+def slowest(plan: Callable[[StageProblem], Partition], times: int = 20) -> float:
     found = []
     answers = long_answers()
     for _ in range(times):
@@ -141,7 +139,7 @@ def look_ms(times: int) -> float:
                 rank,
                 layout.stage_of_rank(rank),
                 tuple(
-                    Running((rank, i), source.randint(1, 3000))
+                    RunningRequest((rank, i), source.randint(1, 3000))
                     for i in range(source.randint(32, 96))
                 ),
                 free_tokens=500_000,

@@ -3,7 +3,7 @@
 The size asked for, 58 layers x 256 experts on 64 GPUs with 32 redundant ones, does not exist: 288
 slots do not divide by 64, and SGLang asserts that they do (so does EPLB). The main keys are for 64
 GPUs with 64 redundant ones, 8 GPUs a node; `sizes` has others, among them 32 + 32. Ids are
-synthetic (`toolkit/placement/synthetic.py`; affinity 0.8, the strength of the embedded model's own
+synthetic (`tests/synthetic_routing.py`; affinity 0.8, the strength of the embedded model's own
 routing), half of the requests to fit, half to judge. `real` is the embedded model's routing of the
 project's own prompts (6 x 48, top 4), half of them to fit.
 
@@ -29,8 +29,6 @@ milp_gap_gimbal_percent (Gimbal's own heuristic), milp_gap_at_most_percent (all 
 without a proof by their bound), milp_proven, milp_tried, milp_cases, seeds, sizes, real
 """
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 import time
@@ -41,6 +39,7 @@ import numpy as np
 
 from tests.benchmarks.shared.common import Result, arguments
 from tests.benchmarks.shared.optima import gap_keys, solved
+from tests.synthetic_routing import Ids, Recipe, split, token_ids
 from toolkit.bench.stats import paired_ratio
 from toolkit.placement import (
     Judgement,
@@ -53,7 +52,6 @@ from toolkit.placement import (
     judge,
     least_crossing,
 )
-from toolkit.placement.synthetic import Ids, Recipe, split, token_ids
 
 MAIN = (64, 64)
 SIZES = {"64+0": (64, 0), "32+32": (32, 32), "8+0": (8, 0), "4+0": (4, 0)}

@@ -12,8 +12,6 @@ an equal share of all. `paper`: Gimbal (arXiv text in `papers/gimbal.txt`), mean
 parts on two A100, of which placement is the only one that can change a step.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Iterator
@@ -31,7 +29,7 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
-from toolkit.simulate.workloads.traffic import Traffic, generate
+from toolkit.simulate.workloads.traffic import TrafficModel, generate
 
 KINDS = ("linear", "eplb", "gimbal", "joint")
 GPUS = (2, 4, 8)
@@ -41,7 +39,7 @@ PAPER = 0.87
 
 
 def requests(experts: SimulatedExperts, count: int, seed: int) -> Iterator[Request]:
-    made = Traffic(rate=100.0, seconds=count / 100, kinds=(BASE,), longest=(8_000, 2_000))
+    made = TrafficModel(rate=100.0, seconds=count / 100, kinds=(BASE,), longest=(8_000, 2_000))
     return with_rows(generate(made, seed), experts, seed)
 
 

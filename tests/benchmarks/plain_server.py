@@ -4,8 +4,6 @@
 `TOOLKIT_PATCHES=1`. Its children import this module first, as they do `patches.worker`.
 """
 
-from __future__ import annotations
-
 from patches import registry, worker
 from patches.base import Patch, Process
 

@@ -15,8 +15,6 @@ stands otherwise in the plan's file; `kept`: share of FIGURES that change by mor
 plan's words or on the workers, and go the same way in both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics
@@ -87,8 +85,7 @@ def planned(file: Path, recording: Path, cost: Path, out: Path) -> dict[str, Any
     if done.returncode:
         raise BenchError(f"toolkit plan ended with {done.returncode}: {done.stderr[-2000:]}")
     say(done.stdout)
-    found: dict[str, Any] = json.loads(said.read_text())
-    return found
+    return json.loads(said.read_text())
 
 
 async def served(up: Any, number: int, options: Any) -> dict[str, float]:

@@ -35,8 +35,6 @@ load the highest one, said in `remarks`). The best one in a closed loop has smal
 carry less: `--also` others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import tempfile

@@ -5,8 +5,6 @@ sensitive ones; a tick above the lane: when one came to the worker, and a thin l
 its first forward. Time runs from left to right, the scale (seconds) is at the bottom.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Sequence

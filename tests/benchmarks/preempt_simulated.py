@@ -39,8 +39,6 @@ the highest rate up to which the mean LS TTFT is within the SLO, `attained`: up 
 requests are.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

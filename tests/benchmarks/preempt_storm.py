@@ -12,8 +12,6 @@ workers' traces), `leaked` (KV tokens that workers still hold when all is over, 
 flight by the router).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

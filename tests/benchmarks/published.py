@@ -38,8 +38,6 @@ over the best balancer of each column, ratios with intervals, and the paper's ga
 the same keys with `azure_` in front.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys
@@ -61,7 +59,7 @@ from tests.benchmarks.shared.balancers import (
 )
 from tests.benchmarks.shared.common import Result, arguments
 from toolkit.bench.stats import Ratio
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
@@ -116,7 +114,7 @@ AZURE_IN_FLIGHT = 72
 COST = Linear(
     decode=Decode(base=0.0567, per_kv_token=3.5e-8),
     prefill=Prefill(base=0.01, per_token=5e-6),
-    transfer=Transfer(base=0.01, per_token=1e-7),
+    transfer=TransferCost(base=0.01, per_token=1e-7),
 )
 LONGEST = (64_000, 4_000)
 SLOTS = 128

@@ -15,8 +15,6 @@ keys: `published` and `ours`: `D` (seconds), `error` on held-out requests, `nega
 `constant_error`; `requests`; `grid`: requests of each length and batch size.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

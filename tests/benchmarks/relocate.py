@@ -22,8 +22,6 @@ written; `bytes` between ranks; `traffic_error_percent` without replicas and
 `idle_maps`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics
@@ -42,13 +40,13 @@ from tests.e2e.deployments import deployed
 from tests.e2e.outputs import PROMPTS, generate, post
 from tests.e2e.reference import Reference
 from tests.e2e.worker_process import TWO_RANKS, worker
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.embedded import model_path
 from toolkit.launch.running import Running
 from toolkit.placement import Placement, Topology, judge, place
 from toolkit.placement.dispatch import picks
-from toolkit.placement.online import Cost, Ids, Online, Settings
+from toolkit.placement.online import Cost, Ids, Online, RelocationSettings
 from toolkit.placement.relocation import steps
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.placement.traffic import count
 from toolkit.profile.measure import new_session
 from toolkit.profile.tap import Tap
@@ -184,7 +182,7 @@ def settle() -> dict[str, float]:
     def fresh(requests: list[Ids]) -> Placement:
         return place("joint", count(np.concatenate(requests), recipe.experts), topology, 8)
 
-    online = Online(topology, Settings())
+    online = Online(topology, RelocationSettings())
 
     def run(now: Placement, requests: list[Ids]) -> tuple[Placement, int]:
         maps = 0

@@ -6,8 +6,6 @@ which looks at no signature: `other_p50_us`, `other_p99_us`; and what noting a r
 takes: `settle_p50_us`, `settle_p99_us`.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

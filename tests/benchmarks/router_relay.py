@@ -21,8 +21,6 @@ Nothing is asserted. `--quick` takes less than a minute (and then 4,000 requests
 100,000 otherwise). Run as `python -m tests.benchmarks.router_relay [--quick]`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -21,8 +21,6 @@ least p99 TPOT), `against`: for every arm of ours and each column the ratios our
 intervals over seeds; `arms`, means; `verdict`, in words, from these intervals.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace

@@ -17,8 +17,6 @@ to the prompt's KV), and `lost_by_a_byte`: used experts that one byte with a sca
 before, made zero.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ keys: hour_s, wall clock of the hour; cpu_s, CPU time of it; peak_gib, the proce
 flat in the trace's length); requests, events, rounds, steps of the group.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import time
@@ -24,7 +22,7 @@ from tests.benchmarks.shared.common import Result, arguments
 
 def main() -> None:
     """Run the benchmark and print its line."""
-    from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+    from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
     from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
     from toolkit.simulate.simulation import Simulation
     from toolkit.simulate.workloads.traffic import azure_like, generate
@@ -43,7 +41,7 @@ def main() -> None:
     cost = Linear(
         decode=Decode(base=0.012, per_request=2e-5, per_kv_token=3e-8),
         prefill=Prefill(base=0.01, per_token=3e-5),
-        transfer=Transfer(base=0.003, per_token=5e-7),
+        transfer=TransferCost(base=0.003, per_token=5e-7),
     )
     fleet = Fleet(
         prefill=PrefillFleet(replicas=max(4, options.ranks // 4)),

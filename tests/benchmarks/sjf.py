@@ -14,8 +14,6 @@ TTFT), `rate` (requests/s), `load`, `age_s`, and what a round costs a scheduler 
 `round_p50_ms`, `round_p99_ms`, `round_idle_p50_ms` (see `sjf_round`; CPU time).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics

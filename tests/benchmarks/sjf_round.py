@@ -5,8 +5,6 @@ prefilled tokens has moved, so that 128 requests are matched against the cache a
 rounds in which nothing was computed, as when KV is full: only the order is made. CPU time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

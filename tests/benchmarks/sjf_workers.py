@@ -1,8 +1,6 @@
 """Two prefill workers that differ in the order of their waiting queue only, one decode worker, and
 a router before each pair: what the benchmark `sjf` measures."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

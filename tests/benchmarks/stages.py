@@ -37,8 +37,6 @@ _mixed and _at_rate of these arms against rr; cv_ratio (full / outgrown), cv_rat
 200 cases).
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor

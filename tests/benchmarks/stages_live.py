@@ -18,8 +18,6 @@ time of max - min over workers) of `level` over that of `level+moves`; `moves` o
 and outcome, stalls; `stages`; `arms`: means.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

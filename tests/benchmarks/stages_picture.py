@@ -5,8 +5,6 @@ upwards; the grey band is the range of its stage. A line is a request as `GET /w
 tells it, black until it moves, red behind each move.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import tempfile

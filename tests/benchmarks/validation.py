@@ -31,8 +31,6 @@ mean), simulated, and the ratio; `fit`, the coefficients and their errors on ste
 fitted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

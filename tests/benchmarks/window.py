@@ -11,8 +11,6 @@ the `variant` of each patch that has several, and its `problems`. `tests`: by re
 (`smoke`, `whole`) how many `passed`, `failed` (with their names) and were `skipped`, and `seconds`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

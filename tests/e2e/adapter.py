@@ -1,7 +1,5 @@
 """A LoRA adapter of random weights for the embedded model's attention, and the model with it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

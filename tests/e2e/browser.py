@@ -1,7 +1,5 @@
 """A headless Chromium, driven over its DevTools pipe with nothing but the standard library."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json
@@ -62,8 +60,7 @@ class Page:
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
             self.events.append(answer)
 
     def open(self, path: Path, *, width: int, dark: bool, height: int = 900) -> None:
@@ -134,8 +131,7 @@ class Page:
                 raise RuntimeError(f"the browser is silent (exit {self.process.poll()}): {said}")
             self._rest += data
         message, _, self._rest = self._rest.partition(b"\0")
-        result: dict[str, Any] = json.loads(message)
-        return result
+        return json.loads(message)
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Calls that the end-to-end tests share: greedy /generate requests, many at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Commands of the toolkit as a user runs them, and what a launched run consists of."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -31,7 +29,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def everything(run: Path) -> list[trees.Process]:
+def everything(run: Path) -> list[trees.ProcessRow]:
     state = read_state(run)
     rows = [*state["workers"], state["router"]]
     found = trees.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])

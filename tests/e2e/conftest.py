@@ -1,8 +1,6 @@
 """The deployments and workers that end-to-end tests share: starting one takes most of a minute.
 And what their answers are compared with."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Generator, Iterator

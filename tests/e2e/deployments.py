@@ -1,7 +1,5 @@
 """Deployments of real CPU workers: started, recorded with their seconds, and left well."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -66,8 +64,7 @@ class Shared:
     def _state(self) -> dict[str, Any]:
         status, body = readiness.get(self.up.router_url + "/workers")
         assert status == 200, f"the router answers {status}"
-        found: dict[str, Any] = json.loads(body)
-        return found
+        return json.loads(body)
 
     @staticmethod
     def _set(state: dict[str, Any]) -> dict[str, str]:

@@ -3,8 +3,6 @@
 Short, and what says most first: who runs the tests may keep no more than a page of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import urllib.request

@@ -6,8 +6,6 @@ kill workers come last: the supervisor mends the deployment, but that takes time
 shares nothing is a group by itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Requests that move on a deployment of real workers: asked, moved, and compared."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence
@@ -69,5 +67,4 @@ async def migrate(
         if response.status == 404:
             return []
         assert response.status == 200, told
-        moves: list[dict[str, Any]] = told["moves"]
-        return moves
+        return told["moves"]

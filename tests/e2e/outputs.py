@@ -1,7 +1,5 @@
 """Greedy outputs of a worker, straight from it, to compare with a plain server's."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +18,7 @@ def generate(url: str, text: str, **extra: Any) -> dict[str, Any]:
     body = json.dumps({"text": text, "sampling_params": sampling} | extra).encode()
     request = urllib.request.Request(f"{url}/generate", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as response:
-        answer: dict[str, Any] = json.load(response)
-        return answer
+        return json.load(response)
 
 
 def outputs(url: str) -> list[list[int]]:

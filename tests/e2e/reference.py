@@ -1,7 +1,5 @@
 """The embedded model in transformers, fp32, in this process: what workers are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,8 +42,7 @@ class Reference:
         with torch.no_grad():
             logits = self._model(torch.tensor([list(ids)]), output_router_logits=True).router_logits
         layers = [layer.topk(top_k, dim=-1).indices for layer in logits]
-        result: np.ndarray = torch.stack(layers, dim=1).sort(dim=-1).values.numpy()
-        return result
+        return torch.stack(layers, dim=1).sort(dim=-1).values.numpy()
 
     def counts(self, ids: Sequence[int], layers: Sequence[int]) -> np.ndarray:
         """How many tokens each expert of these layers gets: [layers, experts]."""

@@ -1,7 +1,5 @@
 """A whole deployment on `::1`, as clients meet it: the `openai` client, curl, a web page."""
 
-from __future__ import annotations
-
 import asyncio
 import http.server
 import json
@@ -78,8 +76,7 @@ async def _moved(up: Running, body: dict[str, Any]) -> tuple[calls.Answer, dict[
         async def order() -> dict[str, Any]:
             url = up.admin_url + "/admin/migrate"
             async with http.post(url, json={"rid": body["rid"]}) as answer:
-                found: dict[str, Any] = await answer.json()
-                return found
+                return await answer.json()
 
         def told(count: int) -> None:
             if count > 20 and not orders:

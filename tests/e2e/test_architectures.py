@@ -1,7 +1,5 @@
 """Other architectures than the embedded model's, tiny and with random weights, on real workers."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

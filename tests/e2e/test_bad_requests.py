@@ -3,8 +3,6 @@
 Where a plain server fails with a 500, or dies, the router says what is wrong with the value.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.metadata import version

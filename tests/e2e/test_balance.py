@@ -1,7 +1,5 @@
 """BR-0, BR-H, level, Gimbal on real workers: the same tokens as ever, nothing lost in the pool."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -15,6 +13,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.deployments import deployed as started
 from tests.e2e.reference import Reference
+from tests.e2e.workers import state
 from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("dp-policies")]
@@ -54,12 +53,6 @@ def two_ranks(
         yield up
 
 
-async def state(url: str) -> dict[str, Any]:
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
-
-
 def prompts(name: str, count: int = 16) -> list[list[int]]:
     """Of 10 to 310 tokens, a quarter with the same beginning."""
     head = calls.prompt("balance-head", 60)
@@ -80,7 +73,7 @@ async def watched(url: str, bodies: list[dict[str, Any]]) -> tuple[list[calls.An
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@learned", "brh@survival", "level", "gimbal"])
-def test_tokens_stay_and_both_ranks_serve(
+async def test_tokens_stay_and_both_ranks_serve(
     two_ranks: Running, reference: Reference, policy: str
 ) -> None:
     url = two_ranks.router_url
@@ -89,19 +82,15 @@ def test_tokens_stay_and_both_ranks_serve(
         calls.greedy(ids, TOKENS, stream=n % 3 > 0) | {"routing_key": f"user-{n % 5}"}
         for n, ids in enumerate(asked)
     ]
+    await calls.switch(url, decode=policy, prefill="gimbal")
+    before = await state(url)
+    answers, most = await watched(url, bodies)
 
-    async def main() -> tuple[dict[str, Any], dict[str, Any], list[calls.Answer], int]:
-        await calls.switch(url, decode=policy, prefill="gimbal")
-        before = await state(url)
-        answers, most = await watched(url, bodies)
+    async def off_the_books() -> bool:
+        return not any(row["inflight"] for row in (await state(url))["workers"])
 
-        async def off_the_books() -> bool:
-            return not any(row["inflight"] for row in (await state(url))["workers"])
-
-        await calls.until(off_the_books, "every request is off the books")
-        return before, await state(url), answers, most
-
-    before, after, answers, most = calls.run(main())
+    await calls.until(off_the_books, "every request is off the books")
+    after = await state(url)
     assert [answer.error for answer in answers] == [""] * len(bodies)
     assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]
     assert after["retried"] == before["retried"]

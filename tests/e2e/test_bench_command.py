@@ -1,7 +1,5 @@
 """`toolkit bench` on real workers: a result, a comparison, and a run that is an error."""
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import version
 from pathlib import Path
@@ -10,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e import calls
 from tests.e2e.commands import bench
 from tests.unit.html_page import Page
-from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
+from toolkit.bench.runner import BenchLoad, check, new_session, play
 from toolkit.bench.target import discover
 from toolkit.bench.workload import Item, Workload
 from toolkit.embedded import load_prompts
@@ -205,7 +202,7 @@ def test_a_sweep_finds_a_knee_for_each_policy(deployment: Running, tmp_path: Pat
     assert "The goodput knee" in (tmp_path / "page.html").read_text()
 
 
-def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
+async def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
     deployment: Running,
 ) -> None:
     """One request at a time, then many: every token is one of a step, and CPU time is in time."""
@@ -213,14 +210,10 @@ def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
     items = tuple(Item(text, 4 + 3 * (n % 5)) for n, text in enumerate(prompts))
     workload = Workload("inside", items)
     sent = sum(item.output_tokens for item in items)
-
-    async def main() -> list[RunOutcome]:
-        async with new_session() as session:
-            target = await discover(session, deployment.router_url)
-            loads = [BenchLoad(concurrency=concurrency) for concurrency in (1, 12)]
-            return [await play(session, target, workload, load) for load in loads]
-
-    alone, together = calls.run(main())
+    async with new_session() as session:
+        target = await discover(session, deployment.router_url)
+        loads = [BenchLoad(concurrency=concurrency) for concurrency in (1, 12)]
+        alone, together = [await play(session, target, workload, load) for load in loads]
     for outcome in (alone, together):
         check(outcome, len(items))
         decode = outcome.decode
@@ -242,6 +235,7 @@ def test_the_steps_and_times_of_the_workers_are_those_of_the_requests(
         metrics = decode.metrics()
         assert metrics["worker_clock"] == "cpu"
         assert 4 <= metrics["distinct_experts"] <= 4 * metrics["mean_batch"]
+    assert alone.decode is not None and together.decode is not None
     assert alone.decode.metrics()["mean_batch"] == 1
     assert alone.decode.metrics()["distinct_experts"] == 4, "top-4 of one token"
     assert together.decode.metrics()["mean_batch"] > 1

@@ -1,7 +1,5 @@
 """The CPU shims on real workers: whatever the parallelism, the tokens are the plain server's."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `toolkit demo` does with a deployment, on the shared one and smaller."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Requests whose KV goes straight from one real decode worker to another, while somebody fails: the
 target stands still, either of them is killed, the client goes away, the text ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -210,23 +208,21 @@ def test_clients_that_go_away_and_texts_that_end_in_a_move_leave_nothing(
     assert [worker.restarts for worker in deployment.workers if worker.status != "ready"] == []
 
 
-def test_ranks_of_one_server_send_to_one_another(cpu_dp: Running, reference: Reference) -> None:
+async def test_ranks_of_one_server_send_to_one_another(
+    cpu_dp: Running, reference: Reference
+) -> None:
     """DP attention: all ranks take every step together, and each has the KV of its own requests."""
     names = [f"rank-{number}" for number in range(4)]
-
-    async def main() -> tuple[dict[str, calls.Answer], Counter[str]]:
-        outcomes: Counter[str] = Counter()
-        async with calls.session() as http:
-            streams = Moved(cpu_dp, http)
-            tasks = {name: streams.start(name, 60) for name in names}
-            for name in names:
-                await streams.has(name, 3)
-                for to in ("decode-0:0", "decode-0:1"):
-                    told = await streams.move(name, to)
-                    outcomes[f"{told['outcome']} {told.get('kind', '')}".strip()] += 1
-            return {name: await task for name, task in tasks.items()}, outcomes
-
-    answers, outcomes = calls.run(main())
+    outcomes: Counter[str] = Counter()
+    async with calls.session() as http:
+        streams = Moved(cpu_dp, http)
+        tasks = {name: streams.start(name, 60) for name in names}
+        for name in names:
+            await streams.has(name, 3)
+            for to in ("decode-0:0", "decode-0:1"):
+                told = await streams.move(name, to)
+                outcomes[f"{told['outcome']} {told.get('kind', '')}".strip()] += 1
+        answers, outcomes = {name: await task for name, task in tasks.items()}, outcomes
     print(dict(outcomes))
     right(answers, reference, 60)
     assert outcomes["moved direct"] >= 2

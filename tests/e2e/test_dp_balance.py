@@ -1,7 +1,5 @@
 """launch/cpu-dp.yaml on real workers: answers of hidden lengths, and how level the ranks are."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 Every decision is on record (`toolkit.decide.record`) and comes out the same on a fresh policy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -116,19 +114,15 @@ def test_outputs_are_a_plain_servers_and_both_ranks_serve(
     assert {each.rank for each in served} == {0, 1}
 
 
-def test_short_requests_go_to_the_rank_without_the_long_one(balanced: Running) -> None:
+async def test_short_requests_go_to_the_rank_without_the_long_one(balanced: Running) -> None:
     url = balanced.router_url
     before = len(decisions(balanced.run_dir, "plain"))
-
-    async def scenario() -> tuple[Served, list[Served]]:
-        async with calls.session() as http:
-            long = asyncio.create_task(ask(http, url, body(calls.prompt("long", 1500), 600)))
-            await asyncio.sleep(3.0)  # its prefill has run, and its rank has published that
-            short = [await ask(http, url, body(calls.prompt(f"short-{n}", 20))) for n in range(6)]
-            assert not long.done(), "it ended too soon to weigh on its rank"
-            return await long, short
-
-    long, short = calls.run(scenario())
+    async with calls.session() as http:
+        asked = asyncio.create_task(ask(http, url, body(calls.prompt("long", 1500), 600)))
+        await asyncio.sleep(3.0)  # its prefill has run, and its rank has published that
+        short = [await ask(http, url, body(calls.prompt(f"short-{n}", 20))) for n in range(6)]
+        assert not asked.done(), "it ended too soon to weigh on its rank"
+        long = await asked
     assert Counter(each.rank for each in short) == {1 - long.rank: 6}
     # The decisions are those of the policy, and the requests ran where it said.
     made = decisions(balanced.run_dir, "plain")[before:]

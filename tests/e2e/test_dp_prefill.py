@@ -5,8 +5,6 @@ decode worker must fetch the KV from the rank that has it. And what is lost betw
 controller and a rank runs again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ import zmq
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
+from tests.e2e.workers import state
 from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("dp-policies")]
@@ -42,13 +41,6 @@ def up(
     recipe = {"name": "dp", "device": "cpu", "model": "embedded", **roles, "router": router}
     with deployed(recipe, folder) as deployment:
         yield deployment
-
-
-async def state(url: str) -> dict[str, Any]:
-    """What the router knows; a row for each worker and DP rank."""
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
 
 
 def counted(now: dict[str, Any], what: str) -> dict[tuple[str, int], int]:

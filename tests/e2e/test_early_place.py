@@ -1,7 +1,5 @@
 """A request that comes while a step of its decode rank runs is in the next one."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics

@@ -1,7 +1,5 @@
 """A finished prefill's KV leaves while another prompt is computed, not after it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """ELDR on real workers: requests go where their experts are, tokens stay, workers come and go."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.workers import state
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
 
@@ -20,12 +19,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("el
 
 TOKENS = 16
 NOTICED_S = 2.0
-
-
-async def state(url: str) -> dict[str, Any]:
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
 
 
 async def switch(url: str, decode: str) -> None:
@@ -77,8 +70,7 @@ async def sent(url: str, rounds: int = 1) -> list[list[int]]:
 def expected(deployment: Running) -> list[list[int]]:
     """What the requests give without ELDR."""
     calls.run(whole(deployment.router_url))
-    result: list[list[int]] = calls.run(sent(deployment.router_url))
-    return result
+    return calls.run(sent(deployment.router_url))
 
 
 def test_tokens_stay_and_every_request_is_routed_by_its_signature(

@@ -1,7 +1,5 @@
 """/v1/embeddings of a small dense model of random weights behind the router (`mode: plain`)."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What workers say tokens were routed to, against transformers' own router, token by token."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -13,7 +11,7 @@ from tests.e2e.reference import Reference
 from toolkit.embedded import load_prompts, model_path
 from toolkit.launch.running import Running
 from toolkit.profile.measure import new_session
-from toolkit.profile.tap import Rows, Tap
+from toolkit.profile.tap import PhaseRows, Tap
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -26,13 +24,13 @@ def body(rid: str, ids: list[int]) -> dict[str, Any]:
 
 async def captured(
     deployment: Running, prompts: list[list[int]], together: int
-) -> list[tuple[list[int], dict[str, Rows]]]:
+) -> list[tuple[list[int], dict[str, PhaseRows]]]:
     """(output ids, rows by phase) of each prompt, `together` in flight."""
     urls = [worker.url for worker in deployment.workers]
     found = []
     async with new_session() as http, Tap(http, urls) as tap:
 
-        async def one(number: int) -> tuple[list[int], dict[str, Rows]]:
+        async def one(number: int) -> tuple[list[int], dict[str, PhaseRows]]:
             rid = f"experts-{together}-{number}"
             url = deployment.router_url + "/generate"
             asked = {"x-toolkit-capture": "1"}
@@ -48,7 +46,7 @@ async def captured(
 
 
 def check(
-    reference: Reference, prompt: list[int], output: list[int], rows: dict[str, Rows]
+    reference: Reference, prompt: list[int], output: list[int], rows: dict[str, PhaseRows]
 ) -> None:
     # The last output token was never run.
     expected = reference.experts([*prompt, *output[:-1]])
@@ -97,33 +95,26 @@ def test_a_chunked_prompt_is_whole(deployment: Running, reference: Reference) ->
         check(reference, prompt, output, rows)
 
 
-def test_live_sampling_picks_the_same_requests_on_both_sides(deployment: Running) -> None:
-    async def main() -> dict[str, dict[str, Rows]]:
-        urls = [worker.url for worker in deployment.workers]
-        async with new_session() as http, Tap(http, urls, share=0.5) as tap:
-            for number in range(24):
-                request = {**calls.greedy(calls.prompt(f"live-{number}", 20), 4, False)}
-                request["rid"] = f"live-{number}"
-                async with http.post(deployment.router_url + "/generate", json=request) as answer:
-                    assert answer.status == 200
-            await asyncio.sleep(0.5)
-            return tap.heard.experts
-
-    heard = calls.run(main())
+async def test_live_sampling_picks_the_same_requests_on_both_sides(deployment: Running) -> None:
+    urls = [worker.url for worker in deployment.workers]
+    async with new_session() as http, Tap(http, urls, share=0.5) as tap:
+        for number in range(24):
+            request = {**calls.greedy(calls.prompt(f"live-{number}", 20), 4, False)}
+            request["rid"] = f"live-{number}"
+            async with http.post(deployment.router_url + "/generate", json=request) as answer:
+                assert answer.status == 200
+        await asyncio.sleep(0.5)
+        heard = tap.heard.experts
     assert 4 <= len(heard) <= 20
     assert all(set(phases) == {"prefill", "decode"} for phases in heard.values())
 
 
-def test_nothing_is_sent_for_those_who_did_not_ask(deployment: Running) -> None:
-    async def main() -> Tap:
-        urls = [worker.url for worker in deployment.workers]
-        async with new_session() as http, Tap(http, urls) as tap:
-            request = calls.greedy(calls.prompt("unasked", 20), 4, False)
-            async with http.post(deployment.router_url + "/generate", json=request) as answer:
-                assert answer.status == 200
-            await asyncio.sleep(0.5)
-            return tap
-
-    tap = calls.run(main())
+async def test_nothing_is_sent_for_those_who_did_not_ask(deployment: Running) -> None:
+    urls = [worker.url for worker in deployment.workers]
+    async with new_session() as http, Tap(http, urls) as tap:
+        request = calls.greedy(calls.prompt("unasked", 20), 4, False)
+        async with http.post(deployment.router_url + "/generate", json=request) as answer:
+            assert answer.status == 200
+        await asyncio.sleep(0.5)
     assert tap.heard.experts == {}
     assert tap.heard.transfers, "the KV transfer of the request itself is always reported"

@@ -1,7 +1,5 @@
 """Faults under load on real workers: a killed worker loses no request and changes no token."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -152,27 +150,24 @@ def test_workers_go_on_when_what_they_were_forked_from_is_killed(
     calls.run(settled(deployment))
 
 
-def test_a_kv_transfer_is_reported(deployment: Running) -> None:
-    async def main() -> None:
-        await settled(deployment)
-        prefill = next(worker for worker in deployment.workers if worker.role == "prefill")
-        body = calls.greedy(calls.prompt("moved", 300), 4, True)
-        async with events(prefill.url) as stream, calls.session() as http:
-            assert (await anext(stream))["fingerprint"].startswith("sha256:")
-            request = asyncio.create_task(calls.generate(http, deployment.router_url, body))
-            tokens = 0
-            async for event in stream:
-                if event["type"] == "prefill_done":
-                    tokens = event["prompt_tokens"]
-                if event["type"] == "kv_transfer":
-                    # 6 layers x (key + value) x 2 KV heads x 64 dimensions x 4 bytes
-                    assert event["bytes"] == tokens * 6 * 2 * 2 * 64 * 4
-                    assert event["tokens"] == tokens
-                    assert 0 < event["seconds"] < 5
-                    break
-            await request
-
-    calls.run(main())
+async def test_a_kv_transfer_is_reported(deployment: Running) -> None:
+    await settled(deployment)
+    prefill = next(worker for worker in deployment.workers if worker.role == "prefill")
+    body = calls.greedy(calls.prompt("moved", 300), 4, True)
+    async with events(prefill.url) as stream, calls.session() as http:
+        assert (await anext(stream))["fingerprint"].startswith("sha256:")
+        request = asyncio.create_task(calls.generate(http, deployment.router_url, body))
+        tokens = 0
+        async for event in stream:
+            if event["type"] == "prefill_done":
+                tokens = event["prompt_tokens"]
+            if event["type"] == "kv_transfer":
+                # 6 layers x (key + value) x 2 KV heads x 64 dimensions x 4 bytes
+                assert event["bytes"] == tokens * 6 * 2 * 2 * 64 * 4
+                assert event["tokens"] == tokens
+                assert 0 < event["seconds"] < 5
+                break
+        await request
 
 
 async def used_tokens(deployment: Running) -> dict[str, int]:
@@ -192,27 +187,24 @@ async def idle(deployment: Running) -> bool:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
-def test_a_client_that_goes_away_frees_the_kv(deployment: Running, stream: bool) -> None:
-    async def main() -> None:
-        await settled(deployment)
-        await calls.until(lambda: idle(deployment), "no KV in use before the request")
-        body = calls.greedy(calls.prompt("gone", 600), 4000, stream)
-        async with calls.session() as http:
-            request = asyncio.create_task(calls.generate(http, deployment.router_url, body))
+async def test_a_client_that_goes_away_frees_the_kv(deployment: Running, stream: bool) -> None:
+    await settled(deployment)
+    await calls.until(lambda: idle(deployment), "no KV in use before the request")
+    body = calls.greedy(calls.prompt("gone", 600), 4000, stream)
+    async with calls.session() as http:
+        request = asyncio.create_task(calls.generate(http, deployment.router_url, body))
 
-            async def decoding() -> bool:
-                used = await used_tokens(deployment)
-                return any(used[name] >= 600 for name in used if name.startswith("decode"))
+        async def decoding() -> bool:
+            used = await used_tokens(deployment)
+            return any(used[name] >= 600 for name in used if name.startswith("decode"))
 
-            await calls.until(decoding, "the decode worker holds the prompt's KV")
-            request.cancel()
-        await calls.until(lambda: idle(deployment), "the KV of both workers is free again")
-        failed = {
-            row["name"]: row["inflight"] for row in (await state(deployment.router_url))["workers"]
-        }
-        assert not any(failed.values())
-
-    calls.run(main())
+        await calls.until(decoding, "the decode worker holds the prompt's KV")
+        request.cancel()
+    await calls.until(lambda: idle(deployment), "the KV of both workers is free again")
+    failed = {
+        row["name"]: row["inflight"] for row in (await state(deployment.router_url))["workers"]
+    }
+    assert not any(failed.values())
 
 
 @contextmanager

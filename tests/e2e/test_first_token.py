@@ -33,7 +33,7 @@ async def early(http: aiohttp.ClientSession, url: str) -> int:
     return int(float(found[1])) if found else 0
 
 
-def test_streams_of_all_kinds_are_the_same_in_both_settings(deployment: Running) -> None:
+async def test_streams_of_all_kinds_are_the_same_in_both_settings(deployment: Running) -> None:
     url, asked = deployment.router_url, requests(COUNT)
 
     async def under(setting: str) -> tuple[list[Any], int]:
@@ -49,19 +49,16 @@ def test_streams_of_all_kinds_are_the_same_in_both_settings(deployment: Running)
             answers = await asyncio.gather(*(one(path, body) for path, body in asked))
             return answers, await early(http, url) - before
 
-    async def main() -> None:
-        decode, none = await under("decode")
-        prefill, some = await under("prefill")
-        wrong = [
-            (path, body, was, now)
-            for (path, body), was, now in zip(asked, decode, prefill, strict=True)
-            if not same(was, now)
-        ]
-        assert wrong == []
-        assert none == 0
-        assert some > COUNT / 3
-
-    calls.run(main())
+    decode, none = await under("decode")
+    prefill, some = await under("prefill")
+    wrong = [
+        (path, body, was, now)
+        for (path, body), was, now in zip(asked, decode, prefill, strict=True)
+        if not same(was, now)
+    ]
+    assert wrong == []
+    assert none == 0
+    assert some > COUNT / 3
 
 
 HOLDS: list[tuple[str, dict[str, Any], bool]] = [
@@ -76,32 +73,28 @@ HOLDS: list[tuple[str, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("name", "more", "tells"), HOLDS, ids=[name for name, *_ in HOLDS])
-def test_a_token_that_may_not_stay_is_held_back(
+async def test_a_token_that_may_not_stay_is_held_back(
     deployment: Running, name: str, more: dict[str, Any], tells: bool
 ) -> None:
     url = deployment.router_url
     plain = {"temperature": 0, "max_new_tokens": 6}
-
-    async def main() -> None:
-        async with calls.session() as http:
-            body: dict[str, Any] = {"text": "The sea is", "stream": True, "sampling_params": plain}
-            first = (await ask(http, url, NATIVE, body))[0]
-            one = {**body, "sampling_params": plain | {"max_new_tokens": 1}}
-            text = (await ask(http, url, NATIVE, one))[0]["text"]
-            ends = {"first": [first["ids"][0]], "text": text, "text+": text + "zz",
-                    "end": {str(await end_of_text(http, deployment)): 1000}}  # fmt: skip
-            given = {k: ends[v] if k != "regex" and v is not True else v for k, v in more.items()}
-            body["sampling_params"] = plain | given
-            answers, told = [], []
-            for setting in ("decode", "prefill"):
-                await calls.switch(url, first_token=setting)
-                before = await early(http, url)
-                answers.append(await ask(http, url, NATIVE, body))
-                told.append(await early(http, url) - before)
-            assert answers[0] == answers[1]
-            assert told == [0, int(tells)]
-
-    calls.run(main())
+    async with calls.session() as http:
+        body: dict[str, Any] = {"text": "The sea is", "stream": True, "sampling_params": plain}
+        first = (await ask(http, url, NATIVE, body))[0]
+        one = {**body, "sampling_params": plain | {"max_new_tokens": 1}}
+        text = (await ask(http, url, NATIVE, one))[0]["text"]
+        ends = {"first": [first["ids"][0]], "text": text, "text+": text + "zz",
+                "end": {str(await end_of_text(http, deployment)): 1000}}  # fmt: skip
+        given = {k: ends[v] if k != "regex" and v is not True else v for k, v in more.items()}
+        body["sampling_params"] = plain | given
+        answers, told = [], []
+        for setting in ("decode", "prefill"):
+            await calls.switch(url, first_token=setting)
+            before = await early(http, url)
+            answers.append(await ask(http, url, NATIVE, body))
+            told.append(await early(http, url) - before)
+        assert answers[0] == answers[1]
+        assert told == [0, int(tells)]
 
 
 async def end_of_text(http: aiohttp.ClientSession, deployment: Running) -> int:
@@ -155,24 +148,20 @@ def _tree(pid: int | None) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT, NATIVE])
-def test_it_comes_while_no_decode_worker_answers(deployment: Running, path: str) -> None:
+async def test_it_comes_while_no_decode_worker_answers(deployment: Running, path: str) -> None:
     url = deployment.router_url
     body = body_of(path)
-
-    async def main() -> None:
-        await calls.switch(url, first_token="decode")
-        async with calls.session() as http:
-            await ask(http, url, path, body)
-            expected = await ask(http, url, path, body)
-            await calls.switch(url, first_token="prefill")
-            with Stopped(deployment):
-                response = await http.post(url + path, json=body)
-                async with asyncio.timeout(1.2):
-                    raw = await response.content.readuntil(b"\n\n")
-            raw += await response.read()
-            assert same(await ask(_Heard(raw), url, path, body), expected)  # type: ignore[arg-type]
-
-    calls.run(main())
+    await calls.switch(url, first_token="decode")
+    async with calls.session() as http:
+        await ask(http, url, path, body)
+        expected = await ask(http, url, path, body)
+        await calls.switch(url, first_token="prefill")
+        with Stopped(deployment):
+            response = await http.post(url + path, json=body)
+            async with asyncio.timeout(1.2):
+                raw = await response.content.readuntil(b"\n\n")
+        raw += await response.read()
+        assert same(await ask(_Heard(raw), url, path, body), expected)  # type: ignore[arg-type]
 
 
 class _Heard:

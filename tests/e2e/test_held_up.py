@@ -1,7 +1,5 @@
 """A worker whose HTTP loop is held up, by a prompt of megabytes that it tokenises, is not dead."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -50,60 +48,54 @@ async def longest_gap(url: str, seen: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_requests_outlive_a_tokenizer_that_is_busy_for_longer_than_hung_s(
+async def test_requests_outlive_a_tokenizer_that_is_busy_for_longer_than_hung_s(
     deployment: Running,
 ) -> None:
     victim = deployment.worker("decode-0")
+    before = await workers.state(deployment.router_url)
+    seen: list[dict[str, Any]] = []
+    listening = asyncio.ensure_future(longest_gap(victim.url, seen))
+    begun: set[int] = set()
 
-    async def check() -> None:
-        before = await workers.state(deployment.router_url)
-        seen: list[dict[str, Any]] = []
-        listening = asyncio.ensure_future(longest_gap(victim.url, seen))
-        begun: set[int] = set()
+    def mark(number: int, count: int) -> None:
+        begun.add(number)
 
-        def mark(number: int, count: int) -> None:
-            begun.add(number)
-
-        async with calls.session() as http:
-            streams = [
-                asyncio.ensure_future(
-                    calls.generate(
-                        http,
-                        deployment.router_url,
-                        calls.greedy(calls.prompt(f"held-{number}", 20), TOKENS, stream=True),
-                        partial(mark, number),
-                    )
+    async with calls.session() as http:
+        streams = [
+            asyncio.ensure_future(
+                calls.generate(
+                    http,
+                    deployment.router_url,
+                    calls.greedy(calls.prompt(f"held-{number}", 20), TOKENS, stream=True),
+                    partial(mark, number),
                 )
-                for number in range(6)
-            ]
+            )
+            for number in range(6)
+        ]
 
-            async def all_begun() -> bool:
-                return len(begun) == len(streams)
+        async def all_begun() -> bool:
+            return len(begun) == len(streams)
 
-            await calls.until(all_begun, "all streams have begun")
+        await calls.until(all_begun, "all streams have begun")
+        rows = (await workers.state(deployment.router_url))["workers"]
+        assert next(row["inflight"] for row in rows if row["name"] == "decode-0")
+        holding = asyncio.ensure_future(hold_up(victim.url))
+
+        async def left_alone() -> bool:
             rows = (await workers.state(deployment.router_url))["workers"]
-            assert next(row["inflight"] for row in rows if row["name"] == "decode-0")
-            holding = asyncio.ensure_future(hold_up(victim.url))
+            return not next(row["healthy"] for row in rows if row["name"] == "decode-0")
 
-            async def left_alone() -> bool:
-                rows = (await workers.state(deployment.router_url))["workers"]
-                return not next(row["healthy"] for row in rows if row["name"] == "decode-0")
-
-            await calls.until(left_alone, "the router sends it nothing new")
-            status, held = await holding
-            answers = await asyncio.gather(*streams)
-        listening.cancel()
-        print(
-            f"held up for {held:.1f} s; longest gap of events {max(e['gap'] for e in seen):.2f} s"
-        )
-        assert status == 400
-        assert held > HUNG_S, "the loop was not held up for long enough"
-        assert max(event["gap"] for event in seen) < RouterConfig.model_fields["silent_s"].default
-        assert max(event.get("held_up", 0.0) for event in seen) > HUNG_S - 1
-        assert [answer.error for answer in answers] == [""] * len(answers)
-        assert [len(answer.ids) for answer in answers] == [TOKENS] * len(answers)
-        await workers.settled(deployment)
-        after = await workers.state(deployment.router_url)
-        assert (after["resumed"], after["retried"]) == (before["resumed"], before["retried"])
-
-    calls.run(check())
+        await calls.until(left_alone, "the router sends it nothing new")
+        status, held = await holding
+        answers = await asyncio.gather(*streams)
+    listening.cancel()
+    print(f"held up for {held:.1f} s; longest gap of events {max(e['gap'] for e in seen):.2f} s")
+    assert status == 400
+    assert held > HUNG_S, "the loop was not held up for long enough"
+    assert max(event["gap"] for event in seen) < RouterConfig.model_fields["silent_s"].default
+    assert max(event.get("held_up", 0.0) for event in seen) > HUNG_S - 1
+    assert [answer.error for answer in answers] == [""] * len(answers)
+    assert [len(answer.ids) for answer in answers] == [TOKENS] * len(answers)
+    await workers.settled(deployment)
+    after = await workers.state(deployment.router_url)
+    assert (after["resumed"], after["retried"]) == (before["resumed"], before["retried"])

@@ -1,7 +1,5 @@
 """`isolate: true` on real workers: nothing but the public port can be reached, and all goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

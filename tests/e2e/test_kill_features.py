@@ -2,8 +2,6 @@
 answer of the undisturbed run, or ends with an error that says so; never another answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

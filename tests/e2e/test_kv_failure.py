@@ -1,8 +1,6 @@
 """KV that does not get across: no request and no part of one is lost, and the decode worker is used
 again."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """`toolkit launch` as a command with a real worker: drain, and death of the launcher."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The launcher with real CPU workers: the shared deployment, its restarts, SGLang's router."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

@@ -1,7 +1,5 @@
 """LoRA with prefill and decode apart: tokens are those of the model with the adapter merged in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +51,7 @@ def test_an_adapter_s_tokens_are_those_of_the_model_with_it(
     assert wanted[0] != wanted[1]
 
 
-def test_an_adapter_is_named_in_the_model(lora: Running) -> None:
+async def test_an_adapter_is_named_in_the_model(lora: Running) -> None:
     talk = [{"role": "user", "content": "hi there"}]
 
     async def ask(path: str, model: str) -> tuple[int, Any]:
@@ -61,13 +59,10 @@ def test_an_adapter_is_named_in_the_model(lora: Running) -> None:
         async with calls.session() as http, http.post(lora.router_url + path, json=body) as answer:
             return answer.status, await answer.json()
 
-    async def main() -> None:
-        chat, messages = "/v1/chat/completions", "/v1/messages"
-        plain, tuned = await ask(chat, "embedded"), await ask(chat, "embedded:a")
-        text = tuned[1]["choices"][0]["message"]["content"]
-        assert text != plain[1]["choices"][0]["message"]["content"]
-        assert (await ask(messages, "embedded:a"))[1]["content"][0]["text"] == text
-        status, body = await ask(chat, "embedded:nobody")
-        assert (status, "nobody" in body["message"]) == (400, True)
-
-    calls.run(main())
+    chat, messages = "/v1/chat/completions", "/v1/messages"
+    plain, tuned = await ask(chat, "embedded"), await ask(chat, "embedded:a")
+    text = tuned[1]["choices"][0]["message"]["content"]
+    assert text != plain[1]["choices"][0]["message"]["content"]
+    assert (await ask(messages, "embedded:a"))[1]["content"][0]["text"] == text
+    status, body = await ask(chat, "embedded:nobody")
+    assert (status, "nobody" in body["message"]) == (400, True)

@@ -1,8 +1,6 @@
 """Requests of every kind that move between real decode workers, and workers that are drained,
 stopped and restarted under load: every stream says what it says undisturbed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -135,68 +133,58 @@ def stop_kind(whole: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 # For a change streams move by "replay" under bitwise equality (test_deterministic.py), and every
 # kind is resumed, which takes the same way (test_kill_features.py).
 @pytest.mark.parametrize("by", ["auto", pytest.param("replay", marks=pytest.mark.full)])
-def test_streams_of_every_kind_move_and_say_the_same(deployment: Running, by: str) -> None:
+async def test_streams_of_every_kind_move_and_say_the_same(deployment: Running, by: str) -> None:
     restarts = [worker.restarts for worker in deployment.workers]
-
-    async def main() -> None:
-        async with moving(deployment, by), calls.session() as http:
-            streams = Streams(deployment, http)
-            first = await state(streams.url)
-            kinds = dict(KINDS)
-            names = list(kinds)
-            calm = await asyncio.gather(*(streams.said(kinds[n], f"calm-{by}-{n}") for n in names))
-            alone = dict(zip(names, calm, strict=True))
-            kinds["stop"] = stop_kind(alone["penalties"])
-            alone["stop"] = await streams.said(kinds["stop"], "calm-stop")
-            assert alone["stop"]["reason"]["type"] == "stop"
-            got = await asyncio.gather(*(streams.moved(kinds[n], f"moved-{by}-{n}") for n in kinds))
-            moves = {name: count for name, (_, count) in zip(kinds, got, strict=True)}
-            print("moves:", moves)
-            for name, (said, _) in zip(kinds, got, strict=True):
-                assert said == alone[name], name
-            assert all(moves.values()), moves
-            now = await state(streams.url)
-            print("moves:", now["moves"])
-            assert (now["resumed"], now["retried"]) == (first["resumed"], first["retried"])
-
-    calls.run(main())
+    async with moving(deployment, by), calls.session() as http:
+        streams = Streams(deployment, http)
+        first = await state(streams.url)
+        kinds = dict(KINDS)
+        names = list(kinds)
+        calm = await asyncio.gather(*(streams.said(kinds[n], f"calm-{by}-{n}") for n in names))
+        alone = dict(zip(names, calm, strict=True))
+        kinds["stop"] = stop_kind(alone["penalties"])
+        alone["stop"] = await streams.said(kinds["stop"], "calm-stop")
+        assert alone["stop"]["reason"]["type"] == "stop"
+        got = await asyncio.gather(*(streams.moved(kinds[n], f"moved-{by}-{n}") for n in kinds))
+        moves = {name: count for name, (_, count) in zip(kinds, got, strict=True)}
+        print("moves:", moves)
+        for name, (said, _) in zip(kinds, got, strict=True):
+            assert said == alone[name], name
+        assert all(moves.values()), moves
+        now = await state(streams.url)
+        print("moves:", now["moves"])
+        assert (now["resumed"], now["retried"]) == (first["resumed"], first["retried"])
     assert [worker.restarts for worker in deployment.workers] == restarts
 
 
-def test_sampled_streams_move_and_none_is_lost(deployment: Running) -> None:
-    async def main() -> None:
-        async with calls.session() as http:
-            streams = Streams(deployment, http)
-            kinds = [generate(TEXTS[0], temperature=0.8), openai(CHAT, TEXTS[1], temperature=0.8)]
-            got = await asyncio.gather(
-                *(streams.moved(kind, f"sampled-{n}") for n, kind in enumerate(kinds))
-            )
-            (one, ones), (two, twos) = got
-            assert ones and twos
-            assert one["counts"][1] == two["usage"][1] == TOKENS
-
-    calls.run(main())
+async def test_sampled_streams_move_and_none_is_lost(deployment: Running) -> None:
+    async with calls.session() as http:
+        streams = Streams(deployment, http)
+        kinds = [generate(TEXTS[0], temperature=0.8), openai(CHAT, TEXTS[1], temperature=0.8)]
+        got = await asyncio.gather(
+            *(streams.moved(kind, f"sampled-{n}") for n, kind in enumerate(kinds))
+        )
+        (one, ones), (two, twos) = got
+        assert ones and twos
+        assert one["counts"][1] == two["usage"][1] == TOKENS
 
 
-def test_what_cannot_move_stays_and_says_why(deployment: Running) -> None:
-    async def main() -> None:
-        async with calls.session() as http:
-            streams = Streams(deployment, http)
-            kinds = {
-                "logprobs": openai(COMPLETIONS, TEXTS[0], logprobs=1),
-                "random state": openai(COMPLETIONS, TEXTS[1], seed=3, temperature=0.8),
-            }
-            for name, kind in kinds.items():
-                stream = asyncio.ensure_future(streams.said(kind, name))
-                reason = ""
-                while not stream.done() and name not in reason:
-                    told = await streams.move(rid=name)
-                    reason = told["moves"][0].get("reason", "") if told["moves"] else ""
-                    await asyncio.sleep(0.02)
-                assert name in reason
-                assert (await stream)["usage"][1] == TOKENS
-
-    calls.run(main())
+async def test_what_cannot_move_stays_and_says_why(deployment: Running) -> None:
+    async with calls.session() as http:
+        streams = Streams(deployment, http)
+        kinds = {
+            "logprobs": openai(COMPLETIONS, TEXTS[0], logprobs=1),
+            "random state": openai(COMPLETIONS, TEXTS[1], seed=3, temperature=0.8),
+        }
+        for name, kind in kinds.items():
+            stream = asyncio.ensure_future(streams.said(kind, name))
+            reason = ""
+            while not stream.done() and name not in reason:
+                told = await streams.move(rid=name)
+                reason = told["moves"][0].get("reason", "") if told["moves"] else ""
+                await asyncio.sleep(0.02)
+            assert name in reason
+            assert (await stream)["usage"][1] == TOKENS
 
 
 def command(deployment: Running, *words: str) -> tuple[int, str]:
@@ -211,44 +199,38 @@ def command(deployment: Running, *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.touched("moving")
-def test_workers_are_restarted_stopped_and_started_under_load(deployment: Running) -> None:
+async def test_workers_are_restarted_stopped_and_started_under_load(deployment: Running) -> None:
     """`toolkit restart --rolling`, then `toolkit drain --stop` and `--undo`: nothing is lost or
     changed, and no stream is run again for it."""
     before = {worker.name: worker.restarts for worker in deployment.workers}
-
-    async def main() -> None:
-        first = await state(deployment.router_url)
-        prompts = [calls.prompt(f"load-{n}", 60) for n in range(8)]
-        load = Load(deployment, [calls.greedy(ids, LOAD_TOKENS, stream=True) for ids in prompts])
-        await load.learn()
-        running = asyncio.ensure_future(load.run())
-        await asyncio.sleep(0.5)
-        status, said = await asyncio.to_thread(command, deployment, "restart", "--rolling")
-        assert status == 0, said
-        assert said.count("gets requests again") == 2, said
-        rolled = load.streams
-        status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--stop")
-        assert status == 0 and "stopped" in said, said
-        assert deployment.worker("decode-1").status == "stopped"
-        rows = {row["name"]: row for row in (await state(deployment.router_url))["workers"]}
-        assert rows["decode-1"]["held"] and not rows["decode-1"]["inflight"]
-        status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--undo")
-        assert status == 0, said
-        await asyncio.sleep(1.0)
-        load.over = True
-        await running
-        now = await state(deployment.router_url)
-        print(f"{rolled} + {load.streams - rolled} streams, longest gap {load.gap_s:.2f} s")
-        print(now["moves"])
-        assert (load.lost, load.changed) == ([], [])
-        assert load.streams > 8
-        assert (now["resumed"], now["retried"]) == (first["resumed"], first["retried"])
-        moved = [
-            o for o in now["moves"]["outcomes"] if (o["why"], o["outcome"]) == ("drain", "moved")
-        ]
-        assert sum(each["count"] for each in moved) >= 4
-
-    calls.run(main())
+    first = await state(deployment.router_url)
+    prompts = [calls.prompt(f"load-{n}", 60) for n in range(8)]
+    load = Load(deployment, [calls.greedy(ids, LOAD_TOKENS, stream=True) for ids in prompts])
+    await load.learn()
+    running = asyncio.ensure_future(load.run())
+    await asyncio.sleep(0.5)
+    status, said = await asyncio.to_thread(command, deployment, "restart", "--rolling")
+    assert status == 0, said
+    assert said.count("gets requests again") == 2, said
+    rolled = load.streams
+    status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--stop")
+    assert status == 0 and "stopped" in said, said
+    assert deployment.worker("decode-1").status == "stopped"
+    rows = {row["name"]: row for row in (await state(deployment.router_url))["workers"]}
+    assert rows["decode-1"]["held"] and not rows["decode-1"]["inflight"]
+    status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--undo")
+    assert status == 0, said
+    await asyncio.sleep(1.0)
+    load.over = True
+    await running
+    now = await state(deployment.router_url)
+    print(f"{rolled} + {load.streams - rolled} streams, longest gap {load.gap_s:.2f} s")
+    print(now["moves"])
+    assert (load.lost, load.changed) == ([], [])
+    assert load.streams > 8
+    assert (now["resumed"], now["retried"]) == (first["resumed"], first["retried"])
+    moved = [o for o in now["moves"]["outcomes"] if (o["why"], o["outcome"]) == ("drain", "moved")]
+    assert sum(each["count"] for each in moved) >= 4
     for name, restarts in before.items():
         ends = {"decode-0": 1, "decode-1": 2}.get(name, 0)
         assert deployment.worker(name).restarts == restarts + ends, name

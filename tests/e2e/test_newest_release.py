@@ -4,8 +4,6 @@ One prefill worker and a decode server of two DP-attention ranks: late binding, 
 policy over the DP ranks, answers equal to the model's own.
 """
 
-from __future__ import annotations
-
 import asyncio
 from importlib.metadata import version
 from pathlib import Path

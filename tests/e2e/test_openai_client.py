@@ -1,7 +1,5 @@
 """The official `openai` client against the router."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

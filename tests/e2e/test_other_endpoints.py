@@ -1,7 +1,5 @@
 """/v1/messages and /v1/responses with prefill and decode apart, against a plain server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -92,25 +90,22 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS, ids=lambda x: x if isinstance(x, str) else "")
-def test_answers_are_those_of_a_plain_server(
+async def test_answers_are_those_of_a_plain_server(
     deployment: Running, plain_server: str, path: str, body: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        whole, plain = await asyncio.gather(
-            post(deployment.router_url, path, body), post(plain_server, path, body)
-        )
-        assert plain[0] == 200, plain
-        assert (whole[0], same(whole[1])) == (plain[0], same(plain[1]))
-        stream = body | {"stream": True}
-        ours, theirs = await asyncio.gather(
-            post(deployment.router_url, path, stream), post(plain_server, path, stream)
-        )
-        assert text_of(path, ours[1]) == text_of(path, theirs[1])
-        assert without_deltas(ours[1]) == without_deltas(theirs[1])
-        if path == RESPONSES:
-            assert [e["sequence_number"] for e in ours[1]] == list(range(len(ours[1])))
-
-    calls.run(main())
+    whole, plain = await asyncio.gather(
+        post(deployment.router_url, path, body), post(plain_server, path, body)
+    )
+    assert plain[0] == 200, plain
+    assert (whole[0], same(whole[1])) == (plain[0], same(plain[1]))
+    stream = body | {"stream": True}
+    ours, theirs = await asyncio.gather(
+        post(deployment.router_url, path, stream), post(plain_server, path, stream)
+    )
+    assert text_of(path, ours[1]) == text_of(path, theirs[1])
+    assert without_deltas(ours[1]) == without_deltas(theirs[1])
+    if path == RESPONSES:
+        assert [e["sequence_number"] for e in ours[1]] == list(range(len(ours[1])))
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
@@ -125,18 +120,15 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), WRONG, ids=lambda x: x if isinstance(x, str) else "")
-def test_wrong_requests_are_told_as_a_plain_server_tells_them(
+async def test_wrong_requests_are_told_as_a_plain_server_tells_them(
     deployment: Running, plain_server: str, path: str, body: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        ours = await post(deployment.router_url, path, body)
-        theirs = await post(plain_server, path, body)
-        assert ours[0] == theirs[0] == 400
-        assert ours[1].keys() == theirs[1].keys()
-        assert ours[1]["error"].keys() == theirs[1]["error"].keys()
-        assert ours[1]["error"]["message"]
-
-    calls.run(main())
+    ours = await post(deployment.router_url, path, body)
+    theirs = await post(plain_server, path, body)
+    assert ours[0] == theirs[0] == 400
+    assert ours[1].keys() == theirs[1].keys()
+    assert ours[1]["error"].keys() == theirs[1]["error"].keys()
+    assert ours[1]["error"]["message"]
 
 
 @pytest.fixture
@@ -172,7 +164,7 @@ def test_openai_s_client_reads_responses(client: openai.OpenAI) -> None:
         client.responses.retrieve("resp_1")
 
 
-def test_what_prefill_and_decode_apart_cannot_serve_is_refused_by_name(
+async def test_what_prefill_and_decode_apart_cannot_serve_is_refused_by_name(
     deployment: Running, plain_server: str, client: openai.OpenAI
 ) -> None:
     with pytest.raises(openai.NotFoundError, match="mode: plain"):
@@ -184,25 +176,19 @@ def test_what_prefill_and_decode_apart_cannot_serve_is_refused_by_name(
         )
     with pytest.raises(openai.BadRequestError, match="LoRA adapter"):
         client.completions.create(model="embedded:adapter", prompt="hi")
-
-    async def main() -> None:
-        for path in ("/v1/rerank", "/v1/score", "/v1/classify"):
-            status, body = await post(deployment.router_url, path, {"input": "hi"})
-            assert (status, path in body["message"]) == (404, True)
-        block = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
-        talk = [{"role": "user", "content": [block]}]
-        status, body = await post(
-            deployment.router_url, MESSAGES, asked(MESSAGES, 4, messages=talk)
-        )
-        assert (status, body["type"]) == (400, "error")
-        assert "media" in body["error"]["message"]
-        count = {"model": "embedded", "messages": TALK, "tools": [TOOL]}
-        path = "/v1/messages/count_tokens"
-        counted = await post(deployment.router_url, path, count)
-        assert counted == await post(plain_server, path, count)
-        assert counted[1]["input_tokens"] > 20
-
-    calls.run(main())
+    for path in ("/v1/rerank", "/v1/score", "/v1/classify"):
+        status, body = await post(deployment.router_url, path, {"input": "hi"})
+        assert (status, path in body["message"]) == (404, True)
+    block = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
+    talk = [{"role": "user", "content": [block]}]
+    status, body = await post(deployment.router_url, MESSAGES, asked(MESSAGES, 4, messages=talk))
+    assert (status, body["type"]) == (400, "error")
+    assert "media" in body["error"]["message"]
+    count = {"model": "embedded", "messages": TALK, "tools": [TOOL]}
+    path = "/v1/messages/count_tokens"
+    counted = await post(deployment.router_url, path, count)
+    assert counted == await post(plain_server, path, count)
+    assert counted[1]["input_tokens"] > 20
 
 
 def test_streams_outlive_their_decode_worker(deployment: Running) -> None:

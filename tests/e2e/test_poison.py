@@ -1,7 +1,5 @@
 """What ends a plain SGLang server ends nobody here: straight at real workers, and at the router."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -111,8 +109,7 @@ def _answers(urls: list[str], bodies: list[Any], headers: dict[str, str], more: 
                 )
             )
 
-    found: list[Any] = calls.run(main())
-    return found
+    return calls.run(main())
 
 
 # Each of these holds Python's `re`, and with it a scheduler, for minutes and more.
@@ -223,7 +220,7 @@ def test_a_client_s_own_resume_does_nothing(deployment: Running, value: Any) -> 
     assert _pids(deployment) == pids
 
 
-def test_hostile_patterns_hold_up_nobody(deployment: Running) -> None:
+async def test_hostile_patterns_hold_up_nobody(deployment: Running) -> None:
     """At the router and straight at workers, while streams run on both decode workers."""
     pids = _pids(deployment)
     tokens, longer = 48, 256
@@ -236,43 +233,39 @@ def test_hostile_patterns_hold_up_nobody(deployment: Running) -> None:
         role: [each.url for each in deployment.workers if each.role == role]
         for role in ("prefill", "decode")
     }
+    async with calls.session() as http:
 
-    async def main() -> tuple[list[calls.Answer], list[Any], list[Any]]:
-        async with calls.session() as http:
-
-            async def pair(body: dict[str, Any], decode: str) -> list[tuple[int, str]]:
-                more = _pair(deployment)
-                urls = (*roles["prefill"], decode)
-                return await asyncio.gather(
-                    *(_post(http, url + NATIVE, body | more, headers) for url in urls)
-                )
-
-            def count(index: int, number: int) -> None:
-                counts[index] = number
-
-            bodies = [calls.greedy(calls.prompt(n, 20), longer, stream=True) for n in range(4)]
-            streams = asyncio.ensure_future(
-                calls.all_of(deployment.router_url, bodies, len(bodies), count)
+        async def pair(body: dict[str, Any], decode: str) -> list[tuple[int, str]]:
+            more = _pair(deployment)
+            urls = (*roles["prefill"], decode)
+            return await asyncio.gather(
+                *(_post(http, url + NATIVE, body | more, headers) for url in urls)
             )
-            while not all(counts):
-                await asyncio.sleep(0.01)
-            begun = list(counts)
-            passed = await asyncio.gather(
-                *(_post(http, deployment.router_url + path, body, {}) for path, body in hostile),
-                *(pair(body, url) for _, body in hostile for url in roles["decode"]),
-            )
-            stopped = await asyncio.gather(
-                *(
-                    _post(http, url + path, body | _pair(deployment), headers)
-                    for path, body in refused
-                    for url in (*roles["prefill"], *roles["decode"])
-                ),
-                *(_post(http, deployment.router_url + path, body, {}) for path, body in refused),
-            )
-            assert max(begun) < longer  # or nobody was there to be held up
-            return await streams, passed, stopped
 
-    streams, passed, stopped = calls.run(main())
+        def count(index: int, number: int) -> None:
+            counts[index] = number
+
+        bodies = [calls.greedy(calls.prompt(n, 20), longer, stream=True) for n in range(4)]
+        running = asyncio.ensure_future(
+            calls.all_of(deployment.router_url, bodies, len(bodies), count)
+        )
+        while not all(counts):
+            await asyncio.sleep(0.01)
+        begun = list(counts)
+        passed = await asyncio.gather(
+            *(_post(http, deployment.router_url + path, body, {}) for path, body in hostile),
+            *(pair(body, url) for _, body in hostile for url in roles["decode"]),
+        )
+        stopped = await asyncio.gather(
+            *(
+                _post(http, url + path, body | _pair(deployment), headers)
+                for path, body in refused
+                for url in (*roles["prefill"], *roles["decode"])
+            ),
+            *(_post(http, deployment.router_url + path, body, {}) for path, body in refused),
+        )
+        assert max(begun) < longer  # or nobody was there to be held up
+        streams = await running
     assert [(len(each.ids), each.error) for each in streams] == [(longer, "")] * len(streams)
     answers = [each for found in passed for each in (found if isinstance(found, list) else [found])]
     assert [each for each in answers if each != (200, "")] == []
@@ -281,13 +274,10 @@ def test_hostile_patterns_hold_up_nobody(deployment: Running) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["[a-z]", "(?i)[^0-9]+", r"(\s|\S)*"])
-def test_a_pattern_stops_an_answer(deployment: Running, pattern: str) -> None:
-    async def main() -> Any:
-        _, body = native({"max_new_tokens": 200, "ignore_eos": True, "stop_regex": pattern})
-        async with calls.session() as http:
-            answer = await http.post(deployment.router_url + NATIVE, json=body)
-            return (await answer.json())["meta_info"]
-
-    meta = calls.run(main())
+async def test_a_pattern_stops_an_answer(deployment: Running, pattern: str) -> None:
+    _, body = native({"max_new_tokens": 200, "ignore_eos": True, "stop_regex": pattern})
+    async with calls.session() as http:
+        answer = await http.post(deployment.router_url + NATIVE, json=body)
+        meta = (await answer.json())["meta_info"]
     assert meta["finish_reason"] == {"type": "stop", "matched": pattern}
     assert meta["completion_tokens"] < 200

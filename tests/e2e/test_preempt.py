@@ -1,8 +1,6 @@
 """Best-effort prompts that are stopped between layers on real workers: who waits, and that no token
 changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -117,67 +115,60 @@ async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Refe
     return ""
 
 
-def test_who_is_latency_sensitive_does_not_wait_for_a_long_prompt(
+async def test_who_is_latency_sensitive_does_not_wait_for_a_long_prompt(
     up: Running, reference: Reference
 ) -> None:
-    async def main() -> None:
-        url = up.router_url
-        async with calls.session() as http:
-            await ask(http, url, calls.prompt("warm", SHORT), LS)
-            wrong = ""
-            for name in (f"hurry-{number}" for number in range(TRIES)):
-                wrong = await once(http, url, name, reference)
-                if not wrong:
-                    break
-            assert not wrong
-        await settled(up)
-
-    calls.run(main())
+    url = up.router_url
+    async with calls.session() as http:
+        await ask(http, url, calls.prompt("warm", SHORT), LS)
+        wrong = ""
+        for name in (f"hurry-{number}" for number in range(TRIES)):
+            wrong = await once(http, url, name, reference)
+            if not wrong:
+                break
+        assert not wrong
+    await settled(up)
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
 
 
-def test_many_of_both_keep_every_token_and_leave_nothing_behind(
+async def test_many_of_both_keep_every_token_and_leave_nothing_behind(
     up: Running, reference: Reference
 ) -> None:
     """Best-effort prompts of one chunk and of two, some whose clients go away, and short ones in a
     hurry all the time."""
     lengths = [1200, 2500, 6000, 1800, 3000]
+    url = up.router_url
+    async with calls.session() as http:
 
-    async def main() -> None:
-        url = up.router_url
-        async with calls.session() as http:
+        async def effort(number: int, length: int) -> list[int]:
+            got, _, _ = await ask(http, url, calls.prompt(f"many-{number}", length), BE)
+            return got
 
-            async def effort(number: int, length: int) -> list[int]:
-                got, _, _ = await ask(http, url, calls.prompt(f"many-{number}", length), BE)
-                return got
+        async def gone(number: int) -> None:
+            try:
+                async with asyncio.timeout(0.15 * (number + 1)):
+                    await ask(http, url, calls.prompt(f"gone-{number}", 3000), BE)
+            except TimeoutError:
+                pass
 
-            async def gone(number: int) -> None:
-                try:
-                    async with asyncio.timeout(0.15 * (number + 1)):
-                        await ask(http, url, calls.prompt(f"gone-{number}", 3000), BE)
-                except TimeoutError:
-                    pass
-
-            efforts = [
-                asyncio.create_task(effort(number, length)) for number, length in enumerate(lengths)
-            ]
-            left = [asyncio.create_task(gone(number)) for number in range(6)]
-            hurries: dict[str, list[int]] = {}
-            while not all(task.done() for task in efforts):
-                name = f"now-{len(hurries)}"
-                hurries[name] = (await ask(http, url, calls.prompt(name, SHORT), LS))[0]
-                await asyncio.sleep(0.03)
-            await asyncio.gather(*left)
-            for number, length in enumerate(lengths):
-                expected = reference.greedy(calls.prompt(f"many-{number}", length), TOKENS)
-                assert efforts[number].result() == expected
-            assert len(hurries) > 3
-            for name, got in hurries.items():
-                assert got == reference.greedy(calls.prompt(name, SHORT), TOKENS)
-        await settled(up)
-        await calls.until(partial(empty, url), "no KV token is left behind")
-
-    calls.run(main())
+        efforts = [
+            asyncio.create_task(effort(number, length)) for number, length in enumerate(lengths)
+        ]
+        left = [asyncio.create_task(gone(number)) for number in range(6)]
+        hurries: dict[str, list[int]] = {}
+        while not all(task.done() for task in efforts):
+            name = f"now-{len(hurries)}"
+            hurries[name] = (await ask(http, url, calls.prompt(name, SHORT), LS))[0]
+            await asyncio.sleep(0.03)
+        await asyncio.gather(*left)
+        for number, length in enumerate(lengths):
+            expected = reference.greedy(calls.prompt(f"many-{number}", length), TOKENS)
+            assert efforts[number].result() == expected
+        assert len(hurries) > 3
+        for name, got in hurries.items():
+            assert got == reference.greedy(calls.prompt(name, SHORT), TOKENS)
+    await settled(up)
+    await calls.until(partial(empty, url), "no KV token is left behind")
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
 
 

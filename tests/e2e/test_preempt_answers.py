@@ -1,8 +1,6 @@
 """Best-effort answers that stand still on a real decode worker: who waits, and that no token
 changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from functools import partial
@@ -42,80 +40,65 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("prompt", [30, 700], ids=["a-slot", "kv"])
-def test_answers_stand_still_for_those_latency_sensitive(
+async def test_answers_stand_still_for_those_latency_sensitive(
     up: Running, reference: Reference, prompt: int
 ) -> None:
     """What lacks is a slot, or KV besides."""
-
-    async def main() -> None:
-        url = up.router_url
-        async with calls.session() as http:
-            long = [calls.prompt(f"answer-{prompt}-{n}", 100) for n in range(SLOTS)]
-            efforts = [asyncio.create_task(ask(http, url, ids, BE, LONG)) for ids in long]
-            await asyncio.sleep(0.5)
-            hurries = []
-            for turn in range(3):
-                ids = calls.prompt(f"hurry-{prompt}-{turn}", prompt)
-                got, _, ended = await ask(http, url, ids, LS, SHORT)
-                assert got == reference.greedy(ids, SHORT)
-                hurries.append(ended)
-            for ids, task in zip(long, efforts, strict=True):
-                got, _, ended = await task
-                assert got == reference.greedy(ids, LONG)
-                assert ended > hurries[-1], "it did not stand still"
-        await settled(up)
-        await calls.until(partial(empty, url), "no KV token is left behind")
-
-    calls.run(main())
+    url = up.router_url
+    async with calls.session() as http:
+        long = [calls.prompt(f"answer-{prompt}-{n}", 100) for n in range(SLOTS)]
+        efforts = [asyncio.create_task(ask(http, url, ids, BE, LONG)) for ids in long]
+        await asyncio.sleep(0.5)
+        hurries = []
+        for turn in range(3):
+            ids = calls.prompt(f"hurry-{prompt}-{turn}", prompt)
+            got, _, ended = await ask(http, url, ids, LS, SHORT)
+            assert got == reference.greedy(ids, SHORT)
+            hurries.append(ended)
+        for ids, task in zip(long, efforts, strict=True):
+            got, _, ended = await task
+            assert got == reference.greedy(ids, LONG)
+            assert ended > hurries[-1], "it did not stand still"
+    await settled(up)
+    await calls.until(partial(empty, url), "no KV token is left behind")
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
 
 
-def test_a_client_that_goes_away_while_its_answer_stands_still_leaves_nothing(up: Running) -> None:
-    async def main() -> None:
-        url = up.router_url
-        async with calls.session() as http:
-            efforts = [
-                asyncio.create_task(ask(http, url, calls.prompt(f"gone-{n}", 100), BE, LONG))
-                for n in range(SLOTS)
-            ]
-            await asyncio.sleep(0.5)
-            hurries = [
-                asyncio.create_task(ask(http, url, calls.prompt(f"stay-{n}", 30), LS, 60))
-                for n in range(SLOTS)
-            ]
-            await asyncio.sleep(0.5)
-            for task in efforts:
-                task.cancel()
-            await asyncio.gather(*hurries)
-        await settled(up)
-        await calls.until(partial(empty, url), "no KV token is left behind")
-
-    calls.run(main())
+async def test_a_client_that_goes_away_while_its_answer_stands_still_leaves_nothing(
+    up: Running,
+) -> None:
+    url = up.router_url
+    async with calls.session() as http:
+        efforts = [
+            asyncio.create_task(ask(http, url, calls.prompt(f"gone-{n}", 100), BE, LONG))
+            for n in range(SLOTS)
+        ]
+        await asyncio.sleep(0.5)
+        hurries = [
+            asyncio.create_task(ask(http, url, calls.prompt(f"stay-{n}", 30), LS, 60))
+            for n in range(SLOTS)
+        ]
+        await asyncio.sleep(0.5)
+        for task in efforts:
+            task.cancel()
+        await asyncio.gather(*hurries)
+    await settled(up)
+    await calls.until(partial(empty, url), "no KV token is left behind")
 
 
 @pytest.mark.parametrize("kind", [LS, BE])
-def test_a_prompt_as_long_as_the_pool_is_served(
+async def test_a_prompt_as_long_as_the_pool_is_served(
     up: Running, reference: Reference, kind: str
 ) -> None:
     """With SGLang's reserve on top it is longer; who stands before and behind it is served, too."""
-
-    async def main() -> None:
-        url = up.router_url
-        long = [calls.prompt(f"pool-{kind}-{n}", KV - 40) for n in range(2)]
-        short = [calls.prompt(f"beside-{kind}-{n}", 100) for n in range(3)]
-        async with calls.session() as http:
-            asked = [
-                (short[0], BE),
-                (long[0], kind),
-                (short[1], BE),
-                (long[1], kind),
-                (short[2], LS),
-            ]
-            tasks = [ask(http, url, ids, of, 30) for ids, of in asked]
-            for (ids, _), (got, _, _) in zip(asked, await asyncio.gather(*tasks), strict=True):
-                assert got == reference.greedy(ids, 30)
-        await settled(up)
-        await calls.until(partial(empty, url), "no KV token is left behind")
-
-    calls.run(main())
+    url = up.router_url
+    long = [calls.prompt(f"pool-{kind}-{n}", KV - 40) for n in range(2)]
+    short = [calls.prompt(f"beside-{kind}-{n}", 100) for n in range(3)]
+    async with calls.session() as http:
+        asked = [(short[0], BE), (long[0], kind), (short[1], BE), (long[1], kind), (short[2], LS)]
+        tasks = [ask(http, url, ids, of, 30) for ids, of in asked]
+        for (ids, _), (got, _, _) in zip(asked, await asyncio.gather(*tasks), strict=True):
+            assert got == reference.greedy(ids, 30)
+    await settled(up)
+    await calls.until(partial(empty, url), "no KV token is left behind")
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)

@@ -1,7 +1,5 @@
 """Requests for one token on real workers: answered by prefill alone, as a plain server answers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from importlib.metadata import version
@@ -64,35 +62,33 @@ async def whole(http: aiohttp.ClientSession, url: str, path: str, body: dict[str
     return said
 
 
-def test_one_token_of_every_kind_is_a_plain_servers(deployment: Running, plain_server: str) -> None:
+async def test_one_token_of_every_kind_is_a_plain_servers(
+    deployment: Running, plain_server: str
+) -> None:
     url = deployment.router_url
+    gate = asyncio.Semaphore(CONCURRENCY)
+    async with calls.session() as http:
 
-    async def main() -> None:
-        gate = asyncio.Semaphore(CONCURRENCY)
-        async with calls.session() as http:
+        async def one(path: str, body: dict[str, Any]) -> list[Any]:
+            async with gate:
+                return [
+                    await put(http, to, path, body)
+                    for put in (ask, whole)
+                    for to in (plain_server, url)
+                ]
 
-            async def one(path: str, body: dict[str, Any]) -> list[Any]:
-                async with gate:
-                    return [
-                        await put(http, to, path, body)
-                        for put in (ask, whole)
-                        for to in (plain_server, url)
-                    ]
-
-            before, decoded = await counted(http, url), await _decoded(url)
-            answers = await asyncio.gather(*(one(path, body) for path, body in asked()))
-            wrong = [
-                (path, body, found)
-                for (path, body), found in zip(asked(), answers, strict=True)
-                if not same(found[0], found[1]) or not same(found[2], found[3])
-            ]
-            assert wrong == []
-            alone = await counted(http, url) - before
-            assert alone > 2 * len(answers) * 0.8
-            assert await _decoded(url) - decoded < 0.2 * alone
-        await settled(deployment)
-
-    calls.run(main())
+        before, decoded = await counted(http, url), await _decoded(url)
+        answers = await asyncio.gather(*(one(path, body) for path, body in asked()))
+        wrong = [
+            (path, body, found)
+            for (path, body), found in zip(asked(), answers, strict=True)
+            if not same(found[0], found[1]) or not same(found[2], found[3])
+        ]
+        assert wrong == []
+        alone = await counted(http, url) - before
+        assert alone > 2 * len(answers) * 0.8
+        assert await _decoded(url) - decoded < 0.2 * alone
+    await settled(deployment)
 
 
 async def _decoded(url: str) -> int:
@@ -102,25 +98,21 @@ async def _decoded(url: str) -> int:
 
 
 @pytest.mark.parametrize("tokens", [40, 1300], ids=["one chunk", "three chunks"])
-def test_its_prompt_is_found_again(deployment: Running, tokens: int) -> None:
+async def test_its_prompt_is_found_again(deployment: Running, tokens: int) -> None:
     url = deployment.router_url
     body = {
         "input_ids": calls.prompt(f"alone-{tokens}", tokens),
         "sampling_params": {"temperature": 0, "max_new_tokens": 1},
     }
-
-    async def main() -> None:
-        async with calls.session() as http:
-            cached = []
-            for _ in range(2):
-                async with http.post(url + NATIVE, json=body) as response:
-                    said = await response.json()
-                assert said["meta_info"]["finish_reason"] == {"type": "length", "length": 1}
-                cached.append(said["meta_info"]["cached_tokens"])
-            assert cached[0] == 0
-            assert cached[1] >= tokens - 2
-
-    calls.run(main())
+    async with calls.session() as http:
+        cached = []
+        for _ in range(2):
+            async with http.post(url + NATIVE, json=body) as response:
+                said = await response.json()
+            assert said["meta_info"]["finish_reason"] == {"type": "length", "length": 1}
+            cached.append(said["meta_info"]["cached_tokens"])
+        assert cached[0] == 0
+        assert cached[1] >= tokens - 2
 
 
 def test_many_that_go_away_leave_nothing_behind(deployment: Running) -> None:

@@ -1,7 +1,5 @@
 """A prefill worker that came back so fast that no heartbeat missed it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

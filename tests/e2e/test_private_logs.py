@@ -1,7 +1,5 @@
 """No prompt, key or token in anything that a run writes: real workers, at log level debug."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat

@@ -1,7 +1,5 @@
 """`toolkit profile` as a command, on real workers: killed, resumed, written, read back, used."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -185,8 +183,7 @@ def recorded(folder: Path) -> np.ndarray:
     rows = [record["topk_ids_of_layer"].permute(1, 0, 2) for record in dump["records"]]
     slots = torch.cat(rows).numpy()
     width = int((slots[0, 0] >= 0).sum())
-    result: np.ndarray = slots[(slots[:, :, :width] >= 0).all(axis=(1, 2)), :, :width]
-    return result
+    return slots[(slots[:, :, :width] >= 0).all(axis=(1, 2)), :, :width]
 
 
 def crossing(ranks: np.ndarray) -> float:

@@ -1,7 +1,5 @@
 """A prefill worker that could not record the signatures asked of it says so instead of starting."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

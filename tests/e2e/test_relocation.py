@@ -1,7 +1,5 @@
 """Experts move between the ranks of a decode server while it answers; answers stay the same."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -87,48 +85,44 @@ def order(state: dict[str, Any], rows: dict[int, tuple[int, ...]]) -> dict[str, 
     }
 
 
-def test_answers_stay_the_same_while_experts_move(up: Running, reference: Reference) -> None:
+async def test_answers_stay_the_same_while_experts_move(up: Running, reference: Reference) -> None:
     prompts = [calls.prompt(f"relocation-{n}", 20 + 5 * n) for n in range(24)]
     bodies = [calls.greedy(prompt, TOKENS, stream=n % 2 == 0) for n, prompt in enumerate(prompts)]
     wanted = [reference.greedy(prompt, TOKENS) for prompt in prompts]
+    _, state = await call(decode(up))
+    assert (state["obstacle"], state["dispatch"], state["gpus"]) == ("", "dynamic", 2)
+    before = await eldr(up, lambda found: found["maps"] == {"decode-0": {"serial": 0}})
+    now = placement(state)
+    queue = steps(now, shuffled(now, 1), Topology(2), MOST)
+    assert len(queue) > MOVES
+    done: list[dict[str, Any]] = []
+    answers: list[list[calls.Answer]] = []
+    moving = True
 
-    async def main() -> tuple[list[dict[str, Any]], list[list[calls.Answer]]]:
-        _, state = await call(decode(up))
-        assert (state["obstacle"], state["dispatch"], state["gpus"]) == ("", "dynamic", 2)
-        before = await eldr(up, lambda found: found["maps"] == {"decode-0": {"serial": 0}})
-        now = placement(state)
-        queue = steps(now, shuffled(now, 1), Topology(2), MOST)
-        assert len(queue) > MOVES
-        done: list[dict[str, Any]] = []
-        answers: list[list[calls.Answer]] = []
-        moving = True
+    async def load() -> None:
+        while moving or not answers:
+            answers.append(await calls.all_of(up.router_url, bodies, 8))
 
-        async def load() -> None:
-            while moving or not answers:
-                answers.append(await calls.all_of(up.router_url, bodies, 8))
-
-        serving = asyncio.create_task(load())
-        await asyncio.sleep(0.5)
-        for step in queue[:MOVES]:
-            status, told = await call(decode(up), order(state, step.rows))
-            assert status == 200, told
-            done.append(told)
-            state["serial"] = told["serial"]
-            await asyncio.sleep(0.1)
-        moving = False
-        await serving
-        answers.append(await calls.all_of(up.router_url, bodies, 8))
-        _, after = await call(decode(up))
-        table = np.array(now.physical_to_logical)
-        for step in queue[:MOVES]:
-            for layer, row in step.rows.items():
-                table[layer] = row
-        assert (placement(after).physical_to_logical == table).all()
-        last = await eldr(up, lambda found: found["maps"]["decode-0"]["serial"] == MOVES)
-        assert last["mapped"] > before["mapped"] and not last["unmapped"], last
-        return done, answers
-
-    done, answers = calls.run(main())
+    serving = asyncio.create_task(load())
+    await asyncio.sleep(0.5)
+    for step in queue[:MOVES]:
+        status, told = await call(decode(up), order(state, step.rows))
+        assert status == 200, told
+        done.append(told)
+        state["serial"] = told["serial"]
+        await asyncio.sleep(0.1)
+    moving = False
+    await serving
+    answers.append(await calls.all_of(up.router_url, bodies, 8))
+    _, after = await call(decode(up))
+    table = np.array(now.physical_to_logical)
+    for step in queue[:MOVES]:
+        for layer, row in step.rows.items():
+            table[layer] = row
+    assert (placement(after).physical_to_logical == table).all()
+    last = await eldr(up, lambda found: found["maps"]["decode-0"]["serial"] == MOVES)
+    assert last["mapped"] > before["mapped"] and not last["unmapped"], last
+    done, answers = done, answers
     for each in answers:
         assert [answer.error for answer in each] == [""] * len(bodies)
         assert [answer.ids for answer in each] == wanted
@@ -175,39 +169,37 @@ def test_wrong_orders_change_nothing_and_say_why(up: Running, reference: Referen
     assert answer.ids == reference.greedy(prompt, 8)
 
 
-def test_the_relocator_moves_what_pays_and_then_rests(up: Running, reference: Reference) -> None:
+async def test_the_relocator_moves_what_pays_and_then_rests(
+    up: Running, reference: Reference
+) -> None:
     """The busiest experts on one GPU are made even; traffic that stays then moves nothing."""
     # Few prompts, again and again: what their even ones are placed by holds for the odd ones.
     prompts = [calls.prompt(f"relocator-{n % 5}", 40) for n in range(25)]
     bodies = [calls.greedy(prompt, FEW, stream=True) for prompt in prompts]
     wanted = [reference.greedy(prompt, FEW) for prompt in prompts]
+    url = decode(up)
+    _, state = await call(url)
+    layers = range(len(state["layers"]))
+    used = sum(reference.counts(out, layers) for out in wanted)
+    busiest = np.argsort(-np.asarray(used), axis=1)
+    half = len(state["layers"]["0"]) // 2
+    skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
+    status, _ = await call(url, order(state, {n: tuple(skewed[n]) for n in layers}))
+    assert status == 200
+    answers: list[calls.Answer] = []
+    watching = True
 
-    async def main() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[calls.Answer]]:
-        url = decode(up)
-        _, state = await call(url)
-        layers = range(len(state["layers"]))
-        used = sum(reference.counts(out, layers) for out in wanted)
-        busiest = np.argsort(-np.asarray(used), axis=1)
-        half = len(state["layers"]["0"]) // 2
-        skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
-        status, _ = await call(url, order(state, {n: tuple(skewed[n]) for n in layers}))
-        assert status == 200
-        answers: list[calls.Answer] = []
-        watching = True
+    async def load() -> None:
+        while watching:
+            answers.extend(await calls.all_of(up.router_url, bodies, 8))
 
-        async def load() -> None:
-            while watching:
-                answers.extend(await calls.all_of(up.router_url, bodies, 8))
-
-        serving = asyncio.create_task(load())
-        try:
-            told = [await relocate(up, *more) for more in (("--dry-run",), (), ())]
-        finally:
-            watching = False
-            await serving
-        return told[0], told[1], told[2], answers
-
-    would, moved, rest, answers = calls.run(main())
+    serving = asyncio.create_task(load())
+    try:
+        told = [await relocate(up, *more) for more in (("--dry-run",), (), ())]
+    finally:
+        watching = False
+        await serving
+    would, moved, rest, answers = told[0], told[1], told[2], answers
     assert would["outcome"] == "would move", would
     assert moved["outcome"] == "moved", moved
     assert moved["balance"][1] < moved["balance"][0] and moved["bytes"] > 0
@@ -227,8 +219,7 @@ async def relocate(up: Running, *more: str) -> dict[str, Any]:
     )
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-2000:]
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+    return json.loads(out.splitlines()[-1])
 
 
 def test_a_killed_server_comes_back_with_the_last_complete_map(

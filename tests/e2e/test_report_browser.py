@@ -3,8 +3,6 @@
 Screenshots go to $TOOLKIT_SCREENSHOTS, or else to pytest's own temporary folder.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ The router is left out on purpose: these requests go straight to a prefill and a
 that what fails here is the patch and nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -84,47 +82,39 @@ def pair(deployment: Running) -> Pair:
 
 
 @pytest.mark.parametrize("kind", SAMPLING)
-def test_generate_goes_on_from_any_token(pair: Pair, kind: str) -> None:
+async def test_generate_goes_on_from_any_token(pair: Pair, kind: str) -> None:
     sampling = GREEDY | SAMPLING[kind]
-
-    async def main() -> None:
-        body = {"text": TEXT, "sampling_params": sampling}
-        ids, events = await pair.stream("/generate", body)
-        assert len(ids) == events[-1]["meta_info"]["completion_tokens"] > 8
-        # All of them: what a decode worker owes that died before the end of one token's answer.
-        all_of_them = events[-1]["meta_info"]["finish_reason"]["type"] == "length"
-        for cut in (1, 7, len(ids) - 1, *([len(ids)] if all_of_them else [])):
-            again, replayed = await pair.stream("/generate", body, resume=ids[:cut])
-            assert again == ids, f"cut at {cut}"
-            assert replayed[-1]["text"] == events[-1]["text"]
-            for key in ("completion_tokens", "prompt_tokens", "finish_reason"):
-                assert replayed[-1]["meta_info"][key] == events[-1]["meta_info"][key], key
-
-    calls.run(main())
+    body = {"text": TEXT, "sampling_params": sampling}
+    ids, events = await pair.stream("/generate", body)
+    assert len(ids) == events[-1]["meta_info"]["completion_tokens"] > 8
+    # All of them: what a decode worker owes that died before the end of one token's answer.
+    all_of_them = events[-1]["meta_info"]["finish_reason"]["type"] == "length"
+    for cut in (1, 7, len(ids) - 1, *([len(ids)] if all_of_them else [])):
+        again, replayed = await pair.stream("/generate", body, resume=ids[:cut])
+        assert again == ids, f"cut at {cut}"
+        assert replayed[-1]["text"] == events[-1]["text"]
+        for key in ("completion_tokens", "prompt_tokens", "finish_reason"):
+            assert replayed[-1]["meta_info"][key] == events[-1]["meta_info"][key], key
 
 
-def test_what_penalties_count_hangs_on_nobody_else(pair: Pair) -> None:
+async def test_what_penalties_count_hangs_on_nobody_else(pair: Pair) -> None:
     """Cut everywhere, several at a time: others come and go beside each of them."""
     penalties = {"frequency_penalty": 0.6, "presence_penalty": 0.4, "max_new_tokens": 60}
     body = {"text": "The lease", "sampling_params": GREEDY | penalties}
+    ids, _ = await pair.stream("/generate", body)
+    gate = asyncio.Semaphore(5)
 
-    async def main() -> None:
-        ids, _ = await pair.stream("/generate", body)
-        gate = asyncio.Semaphore(5)
+    async def again(cut: int) -> list[int]:
+        async with gate:
+            return (await pair.stream("/generate", body, resume=ids[:cut]))[0]
 
-        async def again(cut: int) -> list[int]:
-            async with gate:
-                return (await pair.stream("/generate", body, resume=ids[:cut]))[0]
-
-        cuts = range(1, len(ids), 2)
-        answers = await asyncio.gather(*map(again, cuts))
-        assert [cut for cut, got in zip(cuts, answers, strict=True) if got != ids] == []
-
-    calls.run(main())
+    cuts = range(1, len(ids), 2)
+    answers = await asyncio.gather(*map(again, cuts))
+    assert [cut for cut, got in zip(cuts, answers, strict=True) if got != ids] == []
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_openai_streams_replay_their_text(pair: Pair, path: str) -> None:
+async def test_openai_streams_replay_their_text(pair: Pair, path: str) -> None:
     message = {"messages": [{"role": "user", "content": TEXT}]}
     prompt: dict[str, Any] = {"prompt": TEXT} if path == "/v1/completions" else message
     body = prompt | {"model": "any", "temperature": 0, "max_tokens": 24, "ignore_eos": True}
@@ -136,13 +126,10 @@ def test_openai_streams_replay_their_text(pair: Pair, path: str) -> None:
             c.get("text") or (c.get("delta") or {}).get("content") or "" for c in choices
         )
 
-    async def main() -> None:
-        prefilled = {"stream": True} | body
-        ids, events = await pair.stream(path, prefilled)
-        assert text(events)
-        again, replayed = await pair.stream(path, prefilled, resume=ids[:9])
-        assert again == ids
-        assert text(replayed) == text(events)
-        assert replayed[-1]["usage"] == events[-1]["usage"]
-
-    calls.run(main())
+    prefilled = {"stream": True} | body
+    ids, events = await pair.stream(path, prefilled)
+    assert text(events)
+    again, replayed = await pair.stream(path, prefilled, resume=ids[:9])
+    assert again == ids
+    assert text(replayed) == text(events)
+    assert replayed[-1]["usage"] == events[-1]["usage"]

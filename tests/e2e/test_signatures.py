@@ -4,8 +4,6 @@ A prefill worker needs no decode worker to finish a prompt (it parks it), so eac
 worker; a request is aborted once its signature has come, as the router does with one nobody takes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Stages and levels on real workers: requests move while they run, and say the same tokens."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
+from tests.e2e.workers import state
 from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("stages")]
@@ -29,12 +28,6 @@ def _deployment(decode: dict[str, Any], **router: Any) -> dict[str, Any]:
         "decode": SIZES | decode,
         "router": router,
     }
-
-
-async def _state(url: str) -> dict[str, Any]:
-    async with calls.session() as http, http.get(url + "/workers") as answer:
-        found: dict[str, Any] = await answer.json()
-        return found
 
 
 def _inflight(state: dict[str, Any]) -> list[int]:
@@ -59,7 +52,7 @@ def test_requests_that_outgrow_their_stage_go_on_in_the_next(
 
     async def main(up: Running) -> tuple[list[calls.Answer], dict[str, Any]]:
         answers = await calls.all_of(up.router_url, bodies, len(bodies))
-        return answers, await _state(up.router_url)
+        return answers, await state(up.router_url)
 
     decode = {"stages": [{"upto": UPTO}, {}]}
     with deployed(_deployment(decode, rebalance={"every_s": 0.05}), tmp_path) as up:
@@ -92,7 +85,7 @@ def test_a_heavy_dp_rank_hands_requests_to_the_other(tmp_path: Path, reference: 
 
         async def crowded() -> bool:
             assert not sending.done(), "the load ended before the ranks were level"
-            return _inflight(await _state(up.router_url)) == [6, 0]
+            return _inflight(await state(up.router_url)) == [6, 0]
 
         await calls.until(crowded, "all run on one rank")
         await hold(up, undo=True)
@@ -100,12 +93,12 @@ def test_a_heavy_dp_rank_hands_requests_to_the_other(tmp_path: Path, reference: 
 
         async def level() -> bool:
             assert not sending.done(), "the load ended before the ranks were level"
-            seen[:] = _inflight(await _state(up.router_url))
+            seen[:] = _inflight(await state(up.router_url))
             return min(seen) >= 2
 
         await calls.until(level, "the ranks are level")
         answers = await sending
-        return answers, await _state(up.router_url), seen
+        return answers, await state(up.router_url), seen
 
     with deployed(_deployment({"dp": 2}, rebalance={"every_s": 0.05}), tmp_path) as up:
         answers, after, _ = calls.run(main(up))

@@ -5,8 +5,6 @@ told by a signal, it has Python's `re` match a pattern that it never gets throug
 scheduler's own thread. That holds the interpreter's lock, so no thread of the process runs either.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -4,8 +4,6 @@ Ranks send their loads over the network then, and `--load-balance-method` decide
 node 0 receives them. And they run their experts together.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,8 +1,6 @@
 """Shortest job first with aging on real workers: who is prefilled first, and that nothing else
 changes. Plain workers, tensor parallel ones, and prefill workers with late dispatch."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

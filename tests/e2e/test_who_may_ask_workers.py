@@ -1,7 +1,5 @@
 """Who gets in, on real workers: their key, their ports, and where the key must not show."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

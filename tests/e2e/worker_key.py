@@ -1,7 +1,5 @@
 """The key of a run's workers, for tests that speak to a worker as the router does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

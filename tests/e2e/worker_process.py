@@ -1,7 +1,5 @@
 """One real SGLang CPU worker of a test's own, on a free port, gone when the test is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """What tests ask of a deployment's workers and of the router's table of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator
@@ -17,9 +15,9 @@ CALL_TOKENS = 4
 
 
 async def state(url: str) -> dict[str, Any]:
+    """What the router knows; a row for each worker and DP rank."""
     async with calls.session() as http, http.get(url + "/workers") as answer:
-        result: dict[str, Any] = await answer.json()
-        return result
+        return await answer.json()
 
 
 async def settled(deployment: Running) -> None:

@@ -5,8 +5,6 @@ right; 1: one failed; 2: no CUDA device; 3: time was up before all were begun, o
 to come.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

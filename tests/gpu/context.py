@@ -1,7 +1,5 @@
 """What a step runs on, and its deployments: alike on both devices but for flags."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a figure was measured on and with; nothing here fails where something is missing."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -5,8 +5,6 @@ it. A test holds it against the code: an entry whose text is gone fails, and so 
 looks as if it belonged here and is in no entry.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import tokenize

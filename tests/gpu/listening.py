@@ -45,8 +45,7 @@ class Steps:
 
     def distinct(self, rows: np.ndarray) -> np.ndarray:
         """[steps]: distinct experts of each, summed over layers; 0 where they are not known."""
-        result: np.ndarray = rows[:, len(self.tap.heard.columns) :].sum(axis=1)
-        return result
+        return rows[:, len(self.tap.heard.columns) :].sum(axis=1)
 
 
 @asynccontextmanager

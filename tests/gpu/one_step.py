@@ -1,7 +1,5 @@
 """One step, in this process."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import shlex

@@ -1,7 +1,5 @@
 """The steps in order of worth: what each shows, needs, and is expected to take on one H100."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 START_S = 80

@@ -1,7 +1,5 @@
 """One JSON a step: written whole or not at all, and read again by whoever resumes."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Runs steps one after the other, each in a process of its own, until the time is used up."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """One worker by itself: as the launcher would start it, or without our patches."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

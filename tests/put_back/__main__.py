@@ -5,8 +5,6 @@ Without `--tests` those run whose files the commit touched, as they are now; a f
 one of them fails. `--with PATCH` puts back a mutation written as a diff in place of a commit.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

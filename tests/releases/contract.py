@@ -4,8 +4,6 @@
 imported; `read` takes the lines apart in another one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Supported releases of SGLang on this machine: where each lies, and its contract's verdicts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

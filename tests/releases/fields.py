@@ -8,8 +8,6 @@ A test compares it with each release, and fails by name for a field of a new rel
 row and for a validator that nobody has looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

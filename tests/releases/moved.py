@@ -10,8 +10,6 @@
    of changed lines; their diffs with `--diff`. What is the same needs no reading.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Contracts cover the functions that patches hook and call. What hangs on objects 
 no contract sees: it is looked up when a request comes.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

@@ -7,8 +7,6 @@ compares. A release that returns a pair where there was one value, or nothing, i
 function before you record it anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

@@ -1,7 +1,5 @@
 """SGLang's source as text: what a release has and another one has not, without importing either."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -199,14 +199,12 @@ class Cluster:
         if key is not None:  # then the admin comes by the clients' port
             url, headers = self.url, {"Authorization": f"Bearer {key}"}
         async with self.session.get(f"{url}/workers", headers=headers) as response:
-            result: dict[str, Any] = await response.json()
-            return result
+            return await response.json()
 
     async def stats(self, name: str) -> dict[str, Any]:
         """What a worker says of itself."""
         async with self.session.get(f"{self.worker(name).url}/stats") as response:
-            result: dict[str, Any] = await response.json()
-            return result
+            return await response.json()
 
     async def make(self, name: str, mode: str) -> None:
         """Make a worker sick, or well again (`tests.standin.faults`)."""

@@ -6,8 +6,6 @@ With `--shared` all streams arrive on one connection: what is left is one send a
 router can save, since every client has a connection of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

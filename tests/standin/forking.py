@@ -5,8 +5,6 @@ is that of CPU workers (`toolkit.preloaded`): the same arguments, environment an
 started plainly, a child of the test, gone when the test is. One such process serves a test run.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import socket

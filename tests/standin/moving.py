@@ -13,8 +13,6 @@ request), `long` (it stops later), `crawl` (it measured a link that takes 100 st
 `on_take`: `refuse`, `die` (at once), `error`, `die_late` (in place of its first token), `hang`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a stand-in makes of a body that nobody could serve: a sane one. For fuzzed bodies."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ Each answer ends within a fraction of a second, with the connection closed or wi
 whoever waits longer than that waits of its own accord. None of them says 500.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 

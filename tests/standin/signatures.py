@@ -1,7 +1,5 @@
 """The expert counts that a stand-in prefill worker makes up."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Faults from outside on a cluster of stand-ins, beside traffic whose every answer is checked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a stand-in worker answers: SGLang's wire formats around a fixed function of the prompt."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -174,8 +172,7 @@ def prompt_of(body: dict[str, Any]) -> Any:
 def _ticket(body: dict[str, Any]) -> dict[str, Any]:
     params = body.get("sampling_params") or {}
     custom = body.get("custom_params") or params.get("custom_params") or {}
-    found: dict[str, Any] = custom.get("toolkit") or {}
-    return found
+    return custom.get("toolkit") or {}
 
 
 def resumed_ids(body: dict[str, Any]) -> list[int]:

@@ -2,10 +2,8 @@
 tests.standin.traced_router CONFIG.json`.
 
 At its end it writes the calls into the file `$ROUTER_TRACE`, a line each, in order:
-`toolkit/router/app.py:Router.serve`. Only functions of `toolkit/` are in it.
+`toolkit/router/app.py:RouterApp.serve`. Only functions of `toolkit/` are in it.
 """
-
-from __future__ import annotations
 
 import os
 import runpy

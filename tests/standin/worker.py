@@ -27,8 +27,6 @@ does; not that of a request with `hold_first`. `refuse_first`: they refuse it in
 whose KV nobody will ask for.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

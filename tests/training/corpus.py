@@ -6,8 +6,6 @@ that the data lacks (code outside English, law in Russian and French, medicine i
 Russian) come from the project's own `texts/DOMAIN_LANGUAGE.jsonl`.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

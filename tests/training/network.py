@@ -5,8 +5,6 @@ backward. `export` writes the weights under Hugging Face's names; `evaluate.py -
 result against transformers' own implementation.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

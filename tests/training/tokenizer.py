@@ -3,8 +3,6 @@
 Byte-level BPE with Qwen's pre-tokenisation, so any UTF-8 text makes the round trip.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A page as a parser sees it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """The benchmark of patches that can be left out: who plays what, and what its figures say."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.registry import ALL

@@ -1,7 +1,5 @@
 """Files that somebody else may have written end in a sentence, whatever is in them."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The documents are complete: every key and option has a meaning, every page builds."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -16,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from docs import bounds, reference
 from tests.benchmarks.shared.common import record
 from toolkit.policies import POLICIES, PUBLISHED
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.router.guard import ADMIN_PORT_PATHS
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.worker import WorkerConfig
@@ -116,7 +114,7 @@ def test_endpoints_want_the_keys_that_the_page_says() -> None:
         config = RouterConfig(
             workers=(worker,), api_key_env="C_KEY", admin_key_env="A_KEY", connect_timeout_s=0.2
         )
-        router = Router(config)
+        router = RouterApp(config)
         async with TestServer(router.app()) as server, aiohttp.ClientSession() as http:
             for each in bounds.endpoints():
                 url = server.make_url(re.sub(r"{\w+}", "x", each.path))

@@ -1,7 +1,5 @@
 """Decisions are the same whatever the kernels, the order of summation, the last bits of inputs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit import exact
 from toolkit.placement import Topology, Traffic, gimbal, judge, milp
 from toolkit.placement.joint import Weights, joint
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.policies.base import RequestView
 from toolkit.policies.brh import BrHPolicy, MarginAhead
 from toolkit.policies.eldr import Centroids
@@ -40,8 +38,7 @@ SEEDS = st.integers(0, 2**32)
 def unit_rows(rows: int, values: int, seed: int = 0) -> np.ndarray:
     """Unit vectors [rows, values], float32, none negative."""
     found = np.random.default_rng(seed).random((rows, values)) ** 4
-    result: np.ndarray = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
-    return result
+    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
 
 
 @given(SEEDS)

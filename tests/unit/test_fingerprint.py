@@ -1,7 +1,5 @@
 """Model fingerprints."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Dataclasses as groups of a command's options."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

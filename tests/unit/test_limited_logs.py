@@ -1,7 +1,5 @@
 """No log can be filled from outside: of a helper, of a real router, and of every logger of ours."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import logging
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, post, run
+from tests.unit.router.cluster_calls import bodies, post
 from toolkit import limited_logs
 from toolkit.limited_logs import BURST, PLACE_BURST, Limited, limited_logger
 
@@ -76,40 +74,36 @@ def test_a_logger_of_a_process_with_other_handlers_keeps_to_it(
     assert len(caplog.records) < 20
 
 
-def test_a_worker_or_a_client_cannot_fill_the_router_s_log() -> None:
+async def test_a_worker_or_a_client_cannot_fill_the_router_s_log() -> None:
     """Malformed events by the thousand, and requests that fail on every worker."""
+    config = {"max_retries": 0, "eject_share": 0}
+    async with Cluster(decodes=2, config=config) as cluster:
+        wrong = ('{"type":"load","running":-1}', '{"type":"new"}', "no JSON")
+        for text in wrong:
+            for name in ("decode-0", "decode-1"):
+                await cluster.make(name, f"babble 4000 {text}")
+        broken = bodies(2, fail_status=500)["/v1/completions"]
+        for _ in range(5):
+            calls = [post(cluster, "/v1/completions", broken) for _ in range(40)]
+            assert {status for status, _ in await asyncio.gather(*calls)} == {500}
 
-    async def check() -> None:
-        config = {"max_retries": 0, "eject_share": 0}
-        async with Cluster(decodes=2, config=config) as cluster:
-            wrong = ('{"type":"load","running":-1}', '{"type":"new"}', "no JSON")
-            for text in wrong:
-                for name in ("decode-0", "decode-1"):
-                    await cluster.make(name, f"babble 4000 {text}")
-            broken = bodies(2, fail_status=500)["/v1/completions"]
-            for _ in range(5):
-                calls = [post(cluster, "/v1/completions", broken) for _ in range(40)]
-                assert {status for status, _ in await asyncio.gather(*calls)} == {500}
+        async def heard() -> int:
+            async with cluster.session.get(cluster.url + "/metrics") as answer:
+                text = await answer.text()
+            found = re.search(r"toolkit_router_log_lines_left_out ([\d.e+]+)", text)
+            assert found is not None
+            return int(float(found[1]))
 
-            async def heard() -> int:
-                async with cluster.session.get(cluster.url + "/metrics") as answer:
-                    text = await answer.text()
-                found = re.search(r"toolkit_router_log_lines_left_out ([\d.e+]+)", text)
-                assert found is not None
-                return int(float(found[1]))
-
-            for _ in range(200):
-                if await heard() > 23_000:
-                    break
-                await asyncio.sleep(0.05)
-            lines = cluster.log.read_text().splitlines()
-            assert await heard() > 23_000
-            assert len(lines) < 200, len(lines)
-            told = [line for line in lines if "malformed event" in line]
-            assert any("decode-0" in line for line in told)
-            assert any("decode-1" in line for line in told)
-
-    run(check())
+        for _ in range(200):
+            if await heard() > 23_000:
+                break
+            await asyncio.sleep(0.05)
+        lines = cluster.log.read_text().splitlines()
+        assert await heard() > 23_000
+        assert len(lines) < 200, len(lines)
+        told = [line for line in lines if "malformed event" in line]
+        assert any("decode-0" in line for line in told)
+        assert any("decode-1" in line for line in told)
 
 
 def test_every_logger_of_a_worker_process_is_a_limited_one() -> None:

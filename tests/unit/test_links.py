@@ -1,7 +1,5 @@
 """Links of the repository's own Markdown files; those of docs/pages mkdocs checks (`-s`)."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit

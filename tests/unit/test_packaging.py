@@ -1,7 +1,5 @@
 """The wheel holds what an installed toolkit needs, and finds it there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

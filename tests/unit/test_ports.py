@@ -1,7 +1,5 @@
 """Ports of tests that run side by side."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

@@ -1,8 +1,5 @@
 """Sockets that listen on all addresses, narrowed to one; SGLang's own functions that open them."""
 
-from __future__ import annotations
-
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +9,7 @@ import psutil
 import pytest
 
 from patches.http import private_ports
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 from toolkit import private_sockets
 
 
@@ -108,10 +105,7 @@ def test_zeromq_binds_to_the_worker_s_address(monkeypatch: pytest.MonkeyPatch) -
 
 
 OPENED = """
-import datetime, json, os, sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
+import datetime, json, os
 from patches.base import Process, enter
 enter(Process.SCHEDULER)
 import patches
@@ -166,10 +160,7 @@ print(json.dumps({"messages": messages, "store": store, "others": sorted(set(bou
 @pytest.fixture(scope="module")
 def opened() -> dict[str, Any]:
     """What a scheduler's libraries listen on, with the patches."""
-    done = run_python(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return found_by(OPENED, **{private_ports.VARIABLE: "127.0.0.1"})
 
 
 def test_the_ports_of_a_scheduler_hear_loopback_only(opened: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """No number, no header is cut: in a pipe, and in terminals of any width."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """Router and DP controller count the same reading's waiting tokens alike."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """When requests arrive. All times are seconds after the start of the run, sorted."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -22,7 +22,7 @@ SNAP_S = 2e-4
 
 
 @dataclass(frozen=True)
-class Track:
+class RankTrack:
     """One rank: `value` [M] from `start` [M] to `end` [M], seconds; 0 outside. Ascending, no two at
     a time."""
 
@@ -31,7 +31,7 @@ class Track:
     value: NDArray[Any]
 
     @classmethod
-    def of(cls, end: NDArray[Any], seconds: NDArray[Any], value: NDArray[Any]) -> Track:
+    def of(cls, end: NDArray[Any], seconds: NDArray[Any], value: NDArray[Any]) -> RankTrack:
         """From steps: when each ended, how long it took, what held meanwhile."""
         import numpy as np
 
@@ -63,7 +63,7 @@ class Levels:
 
     @classmethod
     def of(
-        cls, tracks: Sequence[Track], since: float | None = None, until: float | None = None
+        cls, tracks: Sequence[RankTrack], since: float | None = None, until: float | None = None
     ) -> Levels:
         """Between two times; by default, and at most, from the first step's start to the last
         one's end."""
@@ -146,9 +146,9 @@ def balance(
     return found | {name: share for name, share in shares.items() if share == share}
 
 
-def _track(rows: NDArray[Any], columns: Sequence[str], name: str) -> Track:
+def _track(rows: NDArray[Any], columns: Sequence[str], name: str) -> RankTrack:
     """A rank without a step may have no columns either."""
     wanted = [columns.index(each) for each in ("end", "seconds", name)]
     if not len(rows):
-        return Track(*(rows[:, :0].sum(axis=1) for _ in range(3)))
-    return Track.of(*(rows[:, at] for at in wanted))
+        return RankTrack(*(rows[:, :0].sum(axis=1) for _ in range(3)))
+    return RankTrack.of(*(rows[:, at] for at in wanted))

@@ -1,7 +1,5 @@
 """`--ls-share SHARE`: so many requests are latency-sensitive, the others best-effort."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

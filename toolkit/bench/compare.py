@@ -12,7 +12,7 @@ from toolkit.bench.decode import SERIES
 from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import TURN_SERIES, by_class, turn_metrics
 from toolkit.bench.metrics import LATENCIES, Slo, summarise
-from toolkit.bench.progress import Progress
+from toolkit.bench.progress import ComparisonProgress
 from toolkit.bench.runner import BenchLoad, RunOutcome, check, play
 from toolkit.bench.stats import Ratio, orders, paired_ratio
 from toolkit.bench.target import Target, flush_caches, get_json, set_policy, worker_urls
@@ -164,7 +164,7 @@ async def compare(
         raise BenchError("--compare needs this project's router: GET /workers is missing here")
     urls = worker_urls(state, target.url)
     result = Comparison(arms, [[] for _ in arms])
-    progress = Progress([arm.text for arm in arms], len(rounds))
+    progress = ComparisonProgress([arm.text for arm in arms], len(rounds))
     try:
         for arm in arms:  # a policy that the router refuses is an error now, not in mid-run
             await set_policy(session, target.url, arm.body)

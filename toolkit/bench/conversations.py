@@ -6,8 +6,6 @@ It is sent with all that was said before. Whose answers that history has is the 
 `served`, those that the workers gave, as a real client would, whose prefix is in their caches.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ Here every request has the same limit, and SGLang is told by a custom logit proc
 `--enable-custom-logit-processor`) when the token that ends the text is due; it cannot come before.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import dataclass

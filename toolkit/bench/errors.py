@@ -1,7 +1,5 @@
 """What makes a benchmark run an error instead of a result."""
 
-from __future__ import annotations
-
 from toolkit.errors import ToolkitError
 
 

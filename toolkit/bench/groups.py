@@ -1,7 +1,5 @@
 """The metrics of a run by what its requests are: turns of conversations, classes, domains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any

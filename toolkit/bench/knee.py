@@ -5,15 +5,13 @@ knee is halved (by its logarithm) until its ends differ by less than `within`. W
 falls with the rate, the knee is in the bracket at every moment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass
-class Search:
+class KneeSearch:
     """Ask `next` for a rate, `tell` whether it held; over when `next` is None.
 
     Requests/s; `within` is a share of the rate. ValueError: bounds or a share that are none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.balance import Track
+from toolkit.bench.balance import RankTrack
 
 if TYPE_CHECKING:
     from toolkit.bench.decode import DecodeSteps
@@ -33,7 +33,7 @@ def over_time(decode: DecodeSteps) -> dict[str, Any] | None:
     for rank in decode.ranks:
         workers[rank.name] = {name: [0.0] * PIECES for name in HELD}
         for name in HELD if len(rank.steps) else ():
-            track = Track.of(*(rank.steps[:, at[key]] for key in ("end", "seconds", name)))
+            track = RankTrack.of(*(rank.steps[:, at[key]] for key in ("end", "seconds", name)))
             means = track.at(moments).reshape(PIECES, SAMPLES).mean(axis=1)
             workers[rank.name][name] = [round(float(mean), 2) for mean in means]
     middles = size * (np.arange(PIECES) + 0.5)

@@ -7,8 +7,6 @@ run on. `tests/unit/bench/test_sglang_metrics.py` holds the two together: every 
 SGLang has too must have SGLang's value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Workloads made of the project's own prompts, mixed by domain and language."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit import __version__
 from toolkit.bench import page_comparison, page_run, page_sweep
 from toolkit.bench.errors import BenchError
-from toolkit.bench.page_parts import Section
+from toolkit.bench.page_parts import PageSection
 from toolkit.report import html
 from toolkit.report.numbers import plural
 from toolkit.report.skeleton import document, heading
@@ -62,9 +62,9 @@ def render(report: Report, title: str = "") -> str:
         sections = list(page_comparison.sections(report.comparison))
     if report.remarks:
         notes = "".join(f"<li>{html.escape(remark)}</li>" for remark in report.remarks)
-        sections.append(Section.of("b-notes", "Notes", "", f'<ul class="said">{notes}</ul>'))
+        sections.append(PageSection.of("b-notes", "Notes", "", f'<ul class="said">{notes}</ul>'))
     setting = _setting(report.document)
-    sections.append(Section.of("b-how", "How it was measured", "", setting))
+    sections.append(PageSection.of("b-how", "How it was measured", "", setting))
     title = title or _title(report)
     return document(
         title,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.bench.page_parts import Section, table_of
+from toolkit.bench.page_parts import PageSection, table_of
 from toolkit.bench.ratios import class_tables, medians_table, ratio_tables
 from toolkit.bench.verdict import BenchFinding, findings, shown
 from toolkit.report import html, intervals, svg
@@ -37,15 +37,15 @@ def _minus(words: str) -> str:
     return words.replace("-", "−")
 
 
-def sections(comparison: Comparison) -> Iterator[Section]:
+def sections(comparison: Comparison) -> Iterator[PageSection]:
     verdicts = [_verdict(comparison, other) for other in range(1, len(comparison.arms))]
-    yield Section.of("b-shown", "What was shown", _over(comparison), *verdicts)
-    yield Section.of("b-rounds", "Each round", "", _rounds(comparison))
+    yield PageSection.of("b-shown", "What was shown", _over(comparison), *verdicts)
+    yield PageSection.of("b-rounds", "Each round", "", _rounds(comparison))
     if classes := [table_of(table, "ratios") for table in class_tables(comparison)]:
-        yield Section.of("b-classes", "By class", "", *classes)
+        yield PageSection.of("b-classes", "By class", "", *classes)
     tables = [medians_table(comparison), *ratio_tables(comparison)]
     figures = (table_of(table, "ratios") for table in tables)
-    yield Section.of("b-figures", "All figures", "", *figures)
+    yield PageSection.of("b-figures", "All figures", "", *figures)
 
 
 def _over(comparison: Comparison) -> str:

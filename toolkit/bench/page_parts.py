@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """Its key, its title, its HTML."""
 
     key: str
@@ -18,7 +18,7 @@ class Section(NamedTuple):
     content: str
 
     @classmethod
-    def of(cls, key: str, title: str, lead: str, *content: str) -> Section:
+    def of(cls, key: str, title: str, lead: str, *content: str) -> PageSection:
         return cls(key, title, html.section(key, title, lead, *content))
 
 

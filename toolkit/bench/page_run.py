@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.loads import HELD
-from toolkit.bench.page_parts import Section, table_of
+from toolkit.bench.page_parts import PageSection, table_of
 from toolkit.bench.repeats import runs_table
 from toolkit.bench.report import (
     balance_lines,
@@ -39,14 +39,14 @@ def keys(report: Report) -> list[tuple[str, str, str]]:
     return found
 
 
-def sections(report: Report) -> Iterator[Section]:
+def sections(report: Report) -> Iterator[PageSection]:
     metrics = report.metrics or {}
-    yield Section.of("b-latency", "Latency", "", _latencies(report))
+    yield PageSection.of("b-latency", "Latency", "", _latencies(report))
     if report.turns is not None:
-        yield Section.of("b-turns", "Turns of a conversation", "", _turns(report.turns))
+        yield PageSection.of("b-turns", "Turns of a conversation", "", _turns(report.turns))
     loads = report.document.get("decode_loads")
     if loads and not report.runs:
-        yield Section.of("b-loads", "What the decode workers held", "", _loads(loads))
+        yield PageSection.of("b-loads", "What the decode workers held", "", _loads(loads))
     tables = [metrics_table(metrics, "Latencies, ms")]
     if report.runs:
         tables = [runs_table(report.runs)]
@@ -61,7 +61,9 @@ def sections(report: Report) -> Iterator[Section]:
     tables += group_tables(report.groups, len(report.runs) or 1)
     words = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     figures = (table_of(table, "lines" if report.runs else "") for table in tables)
-    yield Section.of("b-figures", "All figures", "", *figures, f'<ul class="small">{words}</ul>')
+    yield PageSection.of(
+        "b-figures", "All figures", "", *figures, f'<ul class="small">{words}</ul>'
+    )
 
 
 def _latencies(report: Report) -> str:

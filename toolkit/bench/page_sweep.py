@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from toolkit.bench.page_parts import Section, table_of
+from toolkit.bench.page_parts import PageSection, table_of
 from toolkit.bench.repeats import sweep_lines, sweep_table
 from toolkit.report import html, svg
 from toolkit.report.axes import Chart
@@ -38,12 +38,12 @@ def _knee(curve: Curve) -> str:
     return f"{low:g} or more" if high == math.inf else f"{low:g}"
 
 
-def sections(swept: Swept) -> Iterator[Section]:
+def sections(swept: Swept) -> Iterator[PageSection]:
     words = "".join(f"<li>{html.escape(line)}</li>" for line in sweep_lines(swept))
     listed = f'<ul class="said">{words}</ul>'
-    yield Section.of("b-knee", "The goodput knee", "", _figure(swept), listed)
+    yield PageSection.of("b-knee", "The goodput knee", "", _figure(swept), listed)
     tables = (table_of(sweep_table(curve), "lines") for curve in swept.curves)
-    yield Section.of("b-figures", "All figures", "", *tables)
+    yield PageSection.of("b-figures", "All figures", "", *tables)
 
 
 def _figure(swept: Swept) -> str:

@@ -1,7 +1,5 @@
 """The lines that a comparison says while it runs: one a play, under one line of headers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +14,7 @@ COLUMNS = (
 """Medians of a play: key, header, the widest cell expected, decimals."""
 
 
-class Progress:
+class ComparisonProgress:
     """`room` None: as wide as the terminal."""
 
     def __init__(self, arms: Sequence[str], rounds: int, room: int | None = None) -> None:

@@ -6,8 +6,6 @@ understand; here each is an error that names its line, since a run without half 
 says nothing about them. Any row may say its domain, language, user, class and output tokens.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

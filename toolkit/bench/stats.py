@@ -1,7 +1,5 @@
 """Ratios of paired rounds, with confidence intervals."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.compare import Arm, restored
 from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import by_class, turn_metrics
-from toolkit.bench.knee import Search
+from toolkit.bench.knee import KneeSearch
 from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.runner import BenchLoad, check, play
 from toolkit.bench.several import empty_caches
@@ -59,7 +59,7 @@ async def sweep(
         raise BenchError("--compare needs this project's router: GET /workers is missing here")
     names: Sequence[Arm | None] = arms or (None,)
     found = Swept(
-        asked, [Curve(arm, asked, Search(asked.low, asked.high, asked.within)) for arm in names]
+        asked, [Curve(arm, asked, KneeSearch(asked.low, asked.high, asked.within)) for arm in names]
     )
     lines = _Progress(found, report)
     try:

@@ -1,14 +1,12 @@
 """What a sweep of request rates was asked for, and what it found."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
-from toolkit.bench.knee import Search, crossing
+from toolkit.bench.knee import KneeSearch, crossing
 from toolkit.bench.several import over_runs, plain
 from toolkit.bench.stats import Ratio, mean_interval, paired_ratio
 
@@ -27,7 +25,7 @@ class Range:
 
     def __post_init__(self) -> None:
         try:
-            Search(self.low, self.high, self.within)
+            KneeSearch(self.low, self.high, self.within)
         except ValueError as error:
             raise BenchError(f"--sweep: {error}") from error
         if not 0 < self.attainment <= 1:
@@ -68,7 +66,7 @@ class Curve:
 
     arm: Arm | None
     asked: Range
-    search: Search
+    search: KneeSearch
     found: list[Point] = field(default_factory=list)
 
     @property

@@ -1,7 +1,5 @@
 """Prompts of exact lengths for traces that record only lengths and shared prefixes."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

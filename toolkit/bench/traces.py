@@ -4,8 +4,6 @@ Only lengths, times and shared prefixes are in them, in those of our router clas
 in CSV files a column of that name); `synthetic.py` makes the prompts.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

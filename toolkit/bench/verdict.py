@@ -6,8 +6,6 @@ one side of 1 the difference is a gain or a loss; where it holds 1 none was seen
 says how large one could still be.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

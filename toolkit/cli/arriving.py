@@ -109,9 +109,9 @@ class Arriving:
             return _of_trace(self.trace, options)
         if self.traffic is not None:
             from toolkit.simulate.documents import read
-            from toolkit.simulate.workloads.traffic import Traffic
+            from toolkit.simulate.workloads.traffic import TrafficModel
 
-            made = read(self.traffic, Traffic)
+            made = read(self.traffic, TrafficModel)
         elif self.rate is None:
             raise SimulateError("say what arrives: --trace FILE, --traffic FILE, or --rate R")
         else:
@@ -182,7 +182,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Judged:
+class SloOptions:
     """What counts as good."""
 
     slo_ttft_ms: Annotated[float | None, typer.Option(help="Goodput: TTFT limit.")] = None

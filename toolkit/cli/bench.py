@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from toolkit.cli.bench_options import Judged, Played, Sent, Where, Written
+from toolkit.cli.bench_options import Judged, LoadOptions, OutputOptions, Played, Where
 from toolkit.cli.bench_repeats import Repeated
 from toolkit.cli.grouped import grouped
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 @grouped
 def bench(
     where: Where,
-    sent: Sent,
+    sent: LoadOptions,
     played: Played,
     repeated: Repeated,
     judged: Judged,
-    written: Written,
+    written: OutputOptions,
 ) -> None:
     """Measure TTFT, TPOT, ITL, E2E, throughput and goodput of a deployment, and inside its decode
     workers distinct experts, batch size, KV tokens, step time and TPOT.
@@ -73,7 +73,7 @@ def _measure(url: str, settings: Settings) -> Report:
     return result
 
 
-def _show(report: Report, written: Written) -> None:
+def _show(report: Report, written: OutputOptions) -> None:
     import time
 
     from toolkit.bench.ratios import arms_table, class_tables, ratio_tables, verdict_table

@@ -63,7 +63,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Sent:
+class LoadOptions:
     """What is sent, and when."""
 
     num_requests: Annotated[
@@ -253,7 +253,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Written:
+class OutputOptions:
     """Where the result goes."""
 
     output: Annotated[

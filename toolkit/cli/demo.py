@@ -1,7 +1,5 @@
 """`toolkit demo`: a real deployment answers, and two policies are compared on it."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from types import FrameType

@@ -1,7 +1,5 @@
 """`toolkit drain`."""
 
-from __future__ import annotations
-
 import typer
 
 from toolkit.cli.meant import RUN, operator

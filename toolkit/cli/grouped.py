@@ -5,8 +5,6 @@ dataclasses that a function takes, in their order, and hands the function the fi
 A field is `name: Annotated[TYPE, typer.Option(...)] = DEFAULT`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`toolkit logs`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,8 +1,6 @@
 """`toolkit`: one typer app. Commands live one a file and import their machinery when called:
 `toolkit --help` must stay under 0.3 s."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.arriving import Arriving, Judged, Simulated, Sizes, Whose
+from toolkit.cli.arriving import Arriving, Simulated, Sizes, SloOptions, Whose
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
     from toolkit.plan.expert_layout import Layouts
-    from toolkit.plan.objective import Slo
+    from toolkit.plan.objective import PlanSlo
     from toolkit.plan.planner import Planned, Task
     from toolkit.settings.deployment import Deployment
     from toolkit.simulate.costs.base import CostModel
@@ -24,7 +24,7 @@ MISSED = 3
 
 
 @dataclass(frozen=True)
-class Placed(Whose):
+class PlacementOptions(Whose):
     """Whose experts requests use, and where these lie or may lie."""
 
     placement: Annotated[
@@ -57,12 +57,12 @@ class Placed(Whose):
         """Where experts may lie; None where that is not searched. ToolkitError: options that do
         not go together, or nothing to place."""
         from toolkit.errors import ToolkitError
-        from toolkit.plan.expert_layout import Moving
+        from toolkit.plan.expert_layout import RelocationCost
         from toolkit.plan.placing import layouts_of
 
         drift = self.expert_drift
         if self.searched:
-            moving = None if drift is None else Moving(drift, self.move_gb_s * 1e9)
+            moving = None if drift is None else RelocationCost(drift, self.move_gb_s * 1e9)
             return layouts_of(deployment, self.given.folder(deployment), cost, moving)
         if drift is not None:
             raise ToolkitError("--expert-drift is of --placement search")
@@ -70,7 +70,7 @@ class Placed(Whose):
 
 
 @dataclass(frozen=True)
-class Wanted(Judged):
+class ObjectiveOptions(SloOptions):
     """What is to be met."""
 
     attainment: Annotated[
@@ -81,12 +81,12 @@ class Wanted(Judged):
         ),
     ] = 0.9
 
-    def slo(self) -> Slo:
+    def slo(self) -> PlanSlo:
         """PlanError: a limit or a share that is none."""
-        from toolkit.plan.objective import Slo
+        from toolkit.plan.objective import PlanSlo
 
         ttft, tpot, urgent = self.limits
-        return Slo(ttft, tpot, self.attainment, urgent)
+        return PlanSlo(ttft, tpot, self.attainment, urgent)
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class Files:
 def plan(
     simulated: Simulated,
     arriving: Arriving,
-    placed: Placed,
+    placed: PlacementOptions,
     sizes: Sizes,
-    wanted: Wanted,
+    wanted: ObjectiveOptions,
     looked: Looked,
     files: Files,
 ) -> None:
@@ -187,7 +187,9 @@ def plan(
         raise typer.Exit(MISSED)
 
 
-def _task(simulated: Simulated, arriving: Arriving, placed: Placed, sizes: Sizes, slo: Slo) -> Task:
+def _task(
+    simulated: Simulated, arriving: Arriving, placed: PlacementOptions, sizes: Sizes, slo: PlanSlo
+) -> Task:
     from toolkit.cli.launch import find_deployment, find_file
     from toolkit.plan.candidate import Given
     from toolkit.plan.measured import check

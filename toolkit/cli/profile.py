@@ -67,8 +67,8 @@ def profile(
     import sys
 
     from toolkit.profile.build import Options, build
-    from toolkit.profile.calibrate import Settings
-    from toolkit.profile.placing import Layout
+    from toolkit.profile.calibrate import CalibrationSettings
+    from toolkit.profile.placing import EpConfig
     from toolkit.profile_folder.store import check_target, write
 
     if live and not url:
@@ -78,8 +78,8 @@ def profile(
     if restart:
         shutil.rmtree(work, ignore_errors=True)
     check_target(folder)
-    settings = Settings(output_tokens, concurrency, temperature, seed)
-    layouts = (Layout(ep, redundant, gpus_per_node or ep),) if ep else ()
+    settings = CalibrationSettings(output_tokens, concurrency, temperature, seed)
+    layouts = (EpConfig(ep, redundant, gpus_per_node or ep),) if ep else ()
     measured, workers = _measure(
         url, deployment, prompts, limit, settings, work, live, share, _secret(api_key_env)
     )
@@ -268,14 +268,14 @@ def report(
     """Write a profile's page again; with --ep what crosses nodes before and after, unseen."""
     from toolkit.launch.state import write_whole
     from toolkit.profile.node_traffic import node_traffic
-    from toolkit.profile.placing import Layout
+    from toolkit.profile.placing import EpConfig
     from toolkit.profile.report import render
     from toolkit.profile_folder.errors import ProfileError
     from toolkit.profile_folder.store import read
 
     built, arrays = read(folder)
     if ep:
-        layout = Layout(ep, redundant, gpus_per_node or ep)
+        layout = EpConfig(ep, redundant, gpus_per_node or ep)
         traffic = node_traffic(built, arrays, layout, seed)
         print(traffic.summary)
         page = render(built, arrays, traffic)
@@ -366,10 +366,10 @@ def place(
     seed: Annotated[int, typer.Option(help="Of all that is drawn at random.")] = 0,
 ) -> None:
     """Place experts on GPUs by a profile, and write what SGLang loads."""
-    from toolkit.profile.placing import NODES, Layout, write_placement
+    from toolkit.profile.placing import NODES, EpConfig, write_placement
     from toolkit.profile_folder.store import read
 
-    layout = Layout(ep, redundant, gpus_per_node or ep, drift)
+    layout = EpConfig(ep, redundant, gpus_per_node or ep, drift)
     use = f"use it: --init-expert-location {out} --ep-num-redundant-experts {redundant}"
     if kind == NODES:
         from toolkit.profile.node_traffic import write_laid

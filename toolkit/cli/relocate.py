@@ -1,7 +1,5 @@
 """`toolkit relocate`."""
 
-from __future__ import annotations
-
 import typer
 
 from toolkit.cli.meant import RUN, operator
@@ -34,7 +32,7 @@ def relocate(
 
     from toolkit.limited_logs import limit_all
     from toolkit.placement import placement_names
-    from toolkit.placement.online import PAPER, Settings
+    from toolkit.placement.online import PAPER, RelocationSettings
     from toolkit.relocate.serve import serve
 
     if kind not in (known := [*placement_names(), PAPER]):
@@ -42,7 +40,7 @@ def relocate(
     if not 0 < share <= 1:
         raise typer.BadParameter("above 0 and at most 1", param_hint="--share")
     try:
-        settings = Settings(kind, every, tokens, max(tokens, 65536), drift, expert_share)
+        settings = RelocationSettings(kind, every, tokens, max(tokens, 65536), drift, expert_share)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     servers = {word: word.rstrip("/") for word in workers or () if "://" in word}

@@ -1,7 +1,5 @@
 """`toolkit replay`: what another policy would have decided on a record of a running router."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`toolkit restart`."""
 
-from __future__ import annotations
-
 import typer
 
 from toolkit.cli.meant import RUN, operator

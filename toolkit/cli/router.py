@@ -1,7 +1,5 @@
 """`toolkit router CONFIG.json`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.arriving import Arriving, Judged, Simulated, Sizes, Whose
+from toolkit.cli.arriving import Arriving, Simulated, Sizes, SloOptions, Whose
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
     from toolkit.simulate.fleet import Fleet
-    from toolkit.simulate.session import Outcome, Setting
+    from toolkit.simulate.session import Outcome, SimulationSetting
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def simulate(
     compared: Compared,
     whose: Whose,
     sizes: Sizes,
-    judged: Judged,
+    judged: SloOptions,
     written: Written,
 ) -> None:
     """Play traffic through a simulated deployment: the router's own policies, at any scale.
@@ -96,11 +96,11 @@ def _described(simulated: Simulated, fleet: Fleet, source: str) -> tuple[str, st
 
 def _setting(
     simulated: Simulated, arriving: Arriving, compared: Compared, whose: Whose, sizes: Sizes
-) -> Setting:
+) -> SimulationSetting:
     from toolkit.cli.launch import find_deployment
     from toolkit.simulate.costs import load, machine_of
     from toolkit.simulate.of_deployment import fleet_of
-    from toolkit.simulate.session import Setting
+    from toolkit.simulate.session import SimulationSetting
 
     requests = arriving.requests()
     described = find_deployment(simulated.deployment)
@@ -109,7 +109,7 @@ def _setting(
     known = whose.experts(described)
     own = [fleet.router.decode_policy]
     arms = own if compared.compare is None else compared.compare.split(",")
-    return Setting(
+    return SimulationSetting(
         fleet, steps, requests, arms, compared.seeds, known, in_flight=arriving.concurrency
     )
 

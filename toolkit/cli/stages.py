@@ -80,13 +80,13 @@ def stages(
     Exit status 3: stages do not pay here, and why.
     """
     from toolkit.errors import ToolkitError
-    from toolkit.policies.stages.partition import MoveCost, Problem
+    from toolkit.policies.stages.partition import MoveCost, StageProblem
     from toolkit.policies.stages.qoe import Qoe
     from toolkit.policies.stages.staging import METHODS, against
     from toolkit.profile_folder.store import read
 
     try:
-        target = Target.of(deployment, instances, into, force)
+        target = StagesTarget.of(deployment, instances, into, force)
         whose = _whose(trace, lengths, live, api_key_env)
         latency = read(folder)[0].latency
         if latency is None:
@@ -96,7 +96,7 @@ def stages(
         error = 0.0 if fit is None else fit.held_out_error
         population, tokens_per_s = whose.population(in_flight, rate)
         move_s = MoveCost(move_ms * 1e-3, move_token_us * 1e-6)
-        problem = Problem(population, target.instances, qoe, move_s, None, most, tokens_per_s)
+        problem = StageProblem(population, target.instances, qoe, move_s, None, most, tokens_per_s)
         found = METHODS["heuristic" if heuristic else "exact"](problem)
         why = against(found, qoe, error)
         _show(found, population, qoe, error)
@@ -111,7 +111,7 @@ def stages(
         raise typer.Exit(ADVISED_AGAINST)
 
 
-class Target:
+class StagesTarget:
     """The decode ranks that are shared out, and the file that says so."""
 
     def __init__(self, instances: int, file: Path | None = None) -> None:
@@ -121,7 +121,7 @@ class Target:
     @classmethod
     def of(
         cls, deployment: str | None, instances: int | None, into: Path | None, force: bool
-    ) -> Target:
+    ) -> StagesTarget:
         """ToolkitError: what is given does not go together, said before anything is computed."""
         from toolkit.cli.launch import find_deployment, find_file
         from toolkit.errors import ToolkitError
@@ -188,7 +188,7 @@ def _plain(found: Partition) -> list[dict[str, int]]:
 
 
 @dataclass(frozen=True)
-class Whose:
+class PlannedTraffic:
     """What is planned for: (prompt, output tokens) of a trace's requests, of which `rate` come a
     second (0: nobody says), or with `live` (prompt, KV tokens) of those that decode now."""
 
@@ -213,7 +213,7 @@ class Whose:
         return of_answers(self.lengths, 1.0), rate * tokens
 
 
-def _whose(trace: Path | None, lengths: Path | None, live: str, key_env: str) -> Whose:
+def _whose(trace: Path | None, lengths: Path | None, live: str, key_env: str) -> PlannedTraffic:
     from toolkit.bench.traces import load
     from toolkit.errors import ToolkitError
     from toolkit.profile.answer_lengths import ask_live, read_lengths
@@ -221,15 +221,15 @@ def _whose(trace: Path | None, lengths: Path | None, live: str, key_env: str) ->
     if [trace is not None, lengths is not None, bool(live)].count(True) != 1:
         raise ToolkitError("say whose lengths: --trace FILE, --lengths FILE or --live URL, one")
     if live:
-        return Whose(ask_live(live, _secret(key_env)), live=True)
+        return PlannedTraffic(ask_live(live, _secret(key_env)), live=True)
     if lengths is not None:
-        return Whose(read_lengths(lengths))
+        return PlannedTraffic(read_lengths(lengths))
     assert trace is not None
     rows = load(trace)
     stamps = [row.stamp_s for row in rows if row.stamp_s is not None]
     span = max(stamps) - min(stamps) if stamps else 0.0
     rate = (len(stamps) - 1) / span if span > 0 else 0.0
-    return Whose([(row.input_tokens, row.output_tokens) for row in rows], rate)
+    return PlannedTraffic([(row.input_tokens, row.output_tokens) for row in rows], rate)
 
 
 def _secret(variable: str) -> str | None:

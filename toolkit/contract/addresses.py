@@ -1,8 +1,6 @@
 """Hosts, ports and URLs as text. Nothing else puts them together or takes them apart: an IPv6
 address stands in brackets wherever a port follows it, and without them wherever it stands alone."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ what SGLang made of the flags: the launcher asks before a start, and the worker 
 0.5.21; files are those of `sglang/srt`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

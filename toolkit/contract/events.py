@@ -5,8 +5,6 @@ default: older workers do not say all. Fields that a reader does not know are pa
 out of bounds (`toolkit.contract.numbers`) is no event.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -9,8 +9,6 @@
 Neither text nor token ids ever pass here.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -10,8 +10,6 @@ The files of a worker are in the folder that HEARTBEAT_VARIABLE names: `schedule
 parallelism, maybe on another node), and `http` of the process that serves HTTP.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os
@@ -42,7 +40,7 @@ class Beat(NamedTuple):
     expected_s: float = 0.0
 
 
-class Heartbeat:
+class HeartbeatFile:
     """The file of this process. Writing one costs less than a microsecond and never waits."""
 
     def __init__(self, path: Path) -> None:

@@ -5,8 +5,6 @@ object whose `do` says which it is. What becomes of a `Send` is told on the even
 (`toolkit.contract.events.Moving`).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -4,8 +4,6 @@ A worker may be broken or taken over. What it says is checked once, where it is 
 that JSON, a metric or a sum of such numbers cannot hold, and no text that fills memory.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

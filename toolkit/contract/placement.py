@@ -1,7 +1,5 @@
 """Where a worker's experts lie, as it answers `GET /toolkit/placement` (`patches.relocate`)."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """The class of a request: how long it may wait."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

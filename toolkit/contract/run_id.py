@@ -4,8 +4,6 @@ A run is what one launcher started, once: the launcher of each host of a deploym
 its own, and a new one at every start. It is in RUN_ID_VARIABLE, and in the header `x-toolkit-run`.
 """
 
-from __future__ import annotations
-
 import os
 
 from toolkit.contract.variables import RUN_ID_VARIABLE

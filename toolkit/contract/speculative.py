@@ -10,8 +10,6 @@ can be tested here: `NGRAM` imports `sgl_kernel.speculative`, which only CUDA bu
 attention backend torch_native").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -7,14 +7,12 @@ written anew in RE2's syntax, so that it means what it meant; what RE2 cannot do
 otherwise, is refused. What a search costs is bounded before anything is compiled.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.contract.stop_syntax import Written, WrittenError, written
+from toolkit.contract.stop_syntax import Re2Pattern, WrittenError, written
 
 MAX_BYTES = 256
 """Of a pattern: SGLang's own limits (srt/sampling/sampling_params.py)."""
@@ -116,7 +114,7 @@ def _bytes(pattern: str) -> int:
     return size
 
 
-def _read(pattern: str) -> Written:
+def _read(pattern: str) -> Re2Pattern:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

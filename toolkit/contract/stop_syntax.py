@@ -1,7 +1,5 @@
 """Patterns of Python's `re` in RE2's syntax, with the same meaning, and how much they cost."""
 
-from __future__ import annotations
-
 import re._constants as codes  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class WrittenError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Re2Pattern:
     """A pattern in RE2's syntax. `size`: characters that it stands for, with its repetitions
     written out; `longest`: characters of its longest match, None where there is no longest."""
 
@@ -63,7 +61,7 @@ class Written:
     longest: int | None
 
 
-def written(pattern: str) -> Written:
+def written(pattern: str) -> Re2Pattern:
     """
     Raises:
         WrittenError: RE2 cannot match it, or not with the same meaning.
@@ -73,21 +71,21 @@ def written(pattern: str) -> Written:
     return _sequence(tree, tree.state.flags, last=True)
 
 
-def _sequence(nodes: Any, flags: int, last: bool) -> Written:
+def _sequence(nodes: Any, flags: int, last: bool) -> Re2Pattern:
     """`last`: nothing of the pattern comes behind it."""
     end = len(nodes) - 1
     parts = [
         _node(code, value, flags, last and at == end) for at, (code, value) in enumerate(nodes)
     ]
     lengths = [part.longest for part in parts]
-    return Written(
+    return Re2Pattern(
         "".join(part.text for part in parts),
         sum(part.size for part in parts),
         sum(each or 0 for each in lengths) if None not in lengths else None,
     )
 
 
-def _node(code: Any, value: Any, flags: int, last: bool) -> Written:
+def _node(code: Any, value: Any, flags: int, last: bool) -> Re2Pattern:
     if code in _REFUSED:
         raise WrittenError(f"has {_REFUSED[code]}, which no linear search can do: do without")
     if code in _REPEATS:
@@ -98,15 +96,15 @@ def _node(code: Any, value: Any, flags: int, last: bool) -> Written:
         if added & _TYPES:
             flags &= ~_TYPES
         found = _sequence(inner, (flags | added) & ~removed, last)
-        return Written(f"(?:{found.text})", found.size, found.longest)
+        return Re2Pattern(f"(?:{found.text})", found.size, found.longest)
     if code is codes.BRANCH:
         return _choice([_sequence(way, flags, last) for way in value[1]])
     if code is codes.AT:
-        return Written(_place(value, flags, last), 1, 1 if value is codes.AT_END else 0)
-    return Written(_character(code, value, flags), 1, 1)
+        return Re2Pattern(_place(value, flags, last), 1, 1 if value is codes.AT_END else 0)
+    return Re2Pattern(_character(code, value, flags), 1, 1)
 
 
-def _repeat(low: Any, high: Any, inner: Any, flags: int) -> Written:
+def _repeat(low: Any, high: Any, inner: Any, flags: int) -> Re2Pattern:
     found = _sequence(inner, flags, last=False)
     endless = high == codes.MAXREPEAT
     most = max(low, 1) if endless else high
@@ -116,12 +114,12 @@ def _repeat(low: Any, high: Any, inner: Any, flags: int) -> Written:
     if found.longest == 0 or most == 0:
         longest = 0
     bounds = f"{low}," if endless else f"{low},{high}"
-    return Written(f"(?:{found.text}){{{bounds}}}", max(found.size, 1) * max(most, 1), longest)
+    return Re2Pattern(f"(?:{found.text}){{{bounds}}}", max(found.size, 1) * max(most, 1), longest)
 
 
-def _choice(ways: list[Written]) -> Written:
+def _choice(ways: list[Re2Pattern]) -> Re2Pattern:
     lengths = [way.longest for way in ways]
-    return Written(
+    return Re2Pattern(
         "(?:" + "|".join(way.text for way in ways) + ")",
         sum(way.size for way in ways),
         max(each or 0 for each in lengths) if None not in lengths else None,

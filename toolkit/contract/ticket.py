@@ -12,8 +12,6 @@ A ticket is a flat mapping of text: SGLang's declared type for `custom_params`
 (`CustomParamValue`) allows no list within a mapping.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the demo asks: one of the project's own prompts from each of a few domains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The machine: system, Python, memory, disk, GPUs, shared memory, limits, ports."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -1,7 +1,5 @@
 """Which of the shipped deployment files could be launched here, and why not the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

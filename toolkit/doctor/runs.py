@@ -1,7 +1,5 @@
 """Runs of this project that ended badly, and processes that they left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The installed packages against what the project was proven with."""
 
-from __future__ import annotations
-
 import importlib.util
 import sysconfig
 from importlib.metadata import PackageNotFoundError, entry_points, version

@@ -1,7 +1,5 @@
 """The project's own prompts and the path of the embedded model; imports nothing heavy."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run slow questions (HTTP probes) beside the supervisor's loop and wake it with the answers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """When to start a dead process again. Pure: times in, decision out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

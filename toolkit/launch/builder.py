@@ -1,7 +1,5 @@
 """Build the workers and the router of a plan: ports, flags, environment, order of start."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

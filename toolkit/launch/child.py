@@ -5,8 +5,6 @@ has not happened already, and turns into COMMAND. Runs after exec and so, unlike
 safe in a launcher with threads. Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -7,8 +7,6 @@ different shells must see each other. Another user's launch does not see them; i
 in use (`checks.ports`), or somebody else behind them (`identity`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """The exact command line and environment of a worker and of a router."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -285,7 +283,3 @@ def sglang_router_command(
     }
     extra = {k.lstrip("-").replace("_", "-"): v for k, v in router.args.items()}
     return argv + to_argv(flags | extra)
-
-
-def _whole(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds)

@@ -1,7 +1,5 @@
 """What follows when a process has died: another start, a rest, or failure."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterable

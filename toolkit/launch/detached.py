@@ -4,8 +4,6 @@ The folder may hold the state of an earlier run, ready too when its launcher was
 state that the launcher just started has written counts: by pid and start time.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

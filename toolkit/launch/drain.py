@@ -1,7 +1,5 @@
 """Ask the router to take nothing new, and how much is still on its way."""
 
-from __future__ import annotations
-
 import time
 
 from toolkit.bounded_files import parse_json

@@ -1,7 +1,5 @@
 """Problems found before or while a deployment runs, each with the way to mend it."""
 
-from __future__ import annotations
-
 from toolkit.errors import LaunchError, Problem
 
 __all__ = ["LaunchError", "Problem"]

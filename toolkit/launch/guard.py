@@ -6,8 +6,6 @@ closes; whatever then still lives of the run is killed, its folder of temporary 
 the guard goes too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

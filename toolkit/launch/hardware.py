@@ -1,7 +1,5 @@
 """What accelerators this machine shows, without importing torch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ higher node) the kernel says that it listens. Our router also says of which run 
 (`toolkit.contract.headers.RUN`): whoever gives it orders looks there.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ def probe(url: str, timeout: float, run_id: str, leaders: Mapping[int, int]) -> 
     )
 
 
-def _answered(url: str, seen: readiness.Seen) -> str:
+def _answered(url: str, seen: readiness.ProbeAnswer) -> str:
     shown = seen.body[:200].decode("utf-8", "replace").strip()
     return f"{url} answered {seen.status or 'nothing'}: {shown}"
 

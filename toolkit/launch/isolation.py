@@ -8,8 +8,6 @@ launcher's own checks. Nothing inside reaches the network: weights must lie on t
 A user without privileges gets a user namespace around it, with his own id and nobody else's.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -5,8 +5,6 @@ log pump imports this.
 apart by their inodes: who follows a log reads the old file to its end and then opens the new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

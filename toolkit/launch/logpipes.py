@@ -5,8 +5,6 @@ goes on with what is in them. The launcher itself only writes a line at each sta
 stopped or hung, it keeps no worker from writing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -10,8 +10,6 @@ It ends when nobody can write into any of the pipes any more: after the launcher
 Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors
@@ -32,7 +30,7 @@ LAST_WORDS = 5.0
 """Seconds that the disk has for what is left at the end."""
 
 
-class Sink:
+class LogSink:
     """One log: what waits for the disk, and what got lost."""
 
     def __init__(self, name: str, file: RotatingFile) -> None:
@@ -92,7 +90,7 @@ class Sink:
 class Writer(threading.Thread):
     """Writes what the reader hands over. Only this thread ever waits for the disk."""
 
-    def __init__(self, sinks: list[Sink]) -> None:
+    def __init__(self, sinks: list[LogSink]) -> None:
         super().__init__(daemon=True, name="log-writer")
         self.lock = threading.Condition()
         self.asked: list[str] = []
@@ -141,12 +139,12 @@ def main() -> None:
         signal.signal(signum, signal.SIG_IGN)
     max_bytes, keep = int(sys.argv[1]), int(sys.argv[2])
     selector = selectors.DefaultSelector()
-    pipes: dict[int, Sink] = {}
+    pipes: dict[int, LogSink] = {}
     for argument in sys.argv[3:]:
         number, name, path = argument.split(":", 2)
         fd = int(number)
         os.set_blocking(fd, False)
-        pipes[fd] = Sink(name, RotatingFile(Path(path), max_bytes, keep))
+        pipes[fd] = LogSink(name, RotatingFile(Path(path), max_bytes, keep))
         selector.register(fd, selectors.EVENT_READ)
     os.set_blocking(0, False)
     os.set_blocking(1, False)
@@ -179,7 +177,9 @@ def main() -> None:
     os._exit(0)  # a writer that hangs in the kernel must not keep this process
 
 
-def _drain(fd: int, pipes: dict[int, Sink], selector: selectors.BaseSelector, to: Writer) -> None:
+def _drain(
+    fd: int, pipes: dict[int, LogSink], selector: selectors.BaseSelector, to: Writer
+) -> None:
     """Hand over what a pipe holds, a pipe's whole capacity at most."""
     for _ in range(16):
         data = _read(fd)

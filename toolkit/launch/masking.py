@@ -4,8 +4,6 @@ Only the process itself gets the value. Names decide (`HF_TOKEN`, `AWS_SECRET_AC
 `--ssl-keyfile-password`), and passwords inside URLs are masked whatever the name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the checks need to know about a model, read from its folder without loading it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

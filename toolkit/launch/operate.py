@@ -4,8 +4,6 @@ Requests are the router's, processes are the launcher's: a worker is emptied by 
 ended by the other.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ says whose process has sent one, and only its own user's are obeyed. What comes 
 state.json: the worker's status, and the process id of its next life.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

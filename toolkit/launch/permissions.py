@@ -4,8 +4,6 @@ A switch of SGLang's that an operator turns on is a permission: who starts worke
 `--enable-lora` means requests to name adapters.
 """
 
-from __future__ import annotations
-
 from toolkit.settings.deployment import Deployment
 
 SWITCHES = {

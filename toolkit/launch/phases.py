@@ -1,7 +1,5 @@
 """Where a deployment is, and when it goes on. Pure: what is seen goes in, a move comes out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ class PhaseMove(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class PhaseInputs:
     """What a move depends on. `stop`: somebody asked for the end; `at_once`: without waiting for
     anything. `late`: the phase has lasted longer than its `limit`."""
 
@@ -59,7 +57,7 @@ def limit(phase: Phase, timeouts: Timeouts) -> float:
     return limits.get(phase, math.inf)
 
 
-def next_move(phase: Phase, seen: Seen) -> PhaseMove | None:
+def next_move(phase: Phase, seen: PhaseInputs) -> PhaseMove | None:
     """Where to go from `phase`; None: stay. Two more moves come with answers, see the supervisor:
     to READY when something was generated, to STOPPING when nothing is in flight any more."""
     if seen.at_once and phase in (Phase.STARTING, Phase.READY, Phase.DRAINING):
@@ -68,7 +66,7 @@ def next_move(phase: Phase, seen: Seen) -> PhaseMove | None:
     return leave(seen) if leave else None
 
 
-def _starting(seen: Seen) -> PhaseMove | None:
+def _starting(seen: PhaseInputs) -> PhaseMove | None:
     if seen.stop:
         return PhaseMove(Phase.STOPPING)
     dead = [m for m in seen.processes if m.status in FINAL]
@@ -82,7 +80,7 @@ def _starting(seen: Seen) -> PhaseMove | None:
     return None
 
 
-def _ready(seen: Seen) -> PhaseMove | None:
+def _ready(seen: PhaseInputs) -> PhaseMove | None:
     if seen.stop:
         return _stop_from_ready(seen.plan)
     # What died too often rests and is tried again; only a refusal cannot get better.
@@ -102,19 +100,19 @@ def _stop_from_ready(plan: Plan) -> PhaseMove:
     return PhaseMove(Phase.STOPPING)
 
 
-def _draining(seen: Seen) -> PhaseMove | None:
+def _draining(seen: PhaseInputs) -> PhaseMove | None:
     if not seen.late:
         return None
     seconds = limit(Phase.DRAINING, seen.plan.timeouts)
     return PhaseMove(Phase.STOPPING, f"requests still in flight after {seconds:.0f} s are dropped")
 
 
-def _stopping(seen: Seen) -> PhaseMove | None:
+def _stopping(seen: PhaseInputs) -> PhaseMove | None:
     gone = all(m.popen is None for m in seen.processes)
     return PhaseMove(Phase.STOPPED) if gone or seen.at_once or seen.late else None
 
 
-_LEAVE: dict[Phase, Callable[[Seen], PhaseMove | None]] = {
+_LEAVE: dict[Phase, Callable[[PhaseInputs], PhaseMove | None]] = {
     Phase.STARTING: _starting,
     Phase.READY: _ready,
     Phase.DRAINING: _draining,
@@ -134,7 +132,7 @@ def _told(m: Managed) -> str:
     return f"{m.status}: " + "; ".join(filter(None, (m.note, m.probed)))
 
 
-def _what_is_missing(seen: Seen) -> list[Problem]:
+def _what_is_missing(seen: PhaseInputs) -> list[Problem]:
     """Why the start has taken too long: who is not ready, or that nothing can be generated."""
     seconds = limit(Phase.STARTING, seen.plan.timeouts)
     late = [

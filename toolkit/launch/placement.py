@@ -1,7 +1,5 @@
 """Put workers on hosts and GPUs. Pure: sizes in, places out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +7,7 @@ from toolkit.launch.errors import LaunchError, Problem
 
 
 @dataclass(frozen=True)
-class Request:
+class ReplicaRequest:
     """One replica that wants a place: `per_node` GPUs on each of `nodes` hosts."""
 
     name: str
@@ -29,7 +27,7 @@ class NodePlace:
 
 
 def place(
-    requests: Sequence[Request], host_gpus: Mapping[str, int], needs_gpus: bool
+    requests: Sequence[ReplicaRequest], host_gpus: Mapping[str, int], needs_gpus: bool
 ) -> dict[str, tuple[NodePlace, ...]]:
     """Places for each request, by name, in the order given (first fit).
 
@@ -67,7 +65,7 @@ def place(
 
 
 def _hosts(
-    request: Request, free: Mapping[str, list[int]], needs_gpus: bool, turn: int
+    request: ReplicaRequest, free: Mapping[str, list[int]], needs_gpus: bool, turn: int
 ) -> tuple[Sequence[str], Problem | None]:
     if request.hosts is not None:
         unknown = [h for h in request.hosts if h not in free]

@@ -4,8 +4,6 @@
 `checks` judges it, `show` prints it, `supervisor` runs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -66,6 +64,22 @@ class WorkerPlan:
     def centroids(self) -> int:
         """How many ELDR has for its ranks."""
         return group_count(self.dp, self.dp_attention)
+
+    @property
+    def section(self) -> str:
+        """The part of a deployment file that describes it."""
+        return "worker" if self.role == "plain" else self.role
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Each word of its arguments, with the word behind it: `--flag` -> its value."""
+        return dict(zip(self.argv, (*self.argv[1:], ""), strict=True))
+
+    @property
+    def pipelined(self) -> str:
+        """The flag by which it has pipeline stages; empty where it has none."""
+        names = ("--pp-size", "--pipeline-parallel-size")
+        return next((name for name in names if self.flags.get(name, "1") not in ("0", "1")), "")
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -135,6 +149,11 @@ class Plan:
     """By file of the run folder, where a decode server's experts lie when it starts."""
     isolate: bool = False
     """It is to be in a network namespace of its own (`toolkit.launch.isolation`)."""
+
+    @property
+    def router_config(self) -> Mapping[str, Any]:
+        """Our router's router.json; empty without one."""
+        return (self.router.config if self.router else None) or {}
 
     @property
     def keyed(self) -> bool:

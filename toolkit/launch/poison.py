@@ -4,8 +4,6 @@ Such a request kills any worker that gets it, so the worker is not to blame: its
 count towards giving it up. `GET /workers` of our router says `"poison": {worker name: deaths}`.
 """
 
-from __future__ import annotations
-
 import re
 
 from toolkit.bounded_files import parse_json

@@ -4,8 +4,6 @@ They are taken below the kernel's ephemeral range: a port inside it may become s
 connection's source port while its worker is down, and the restart would fail.
 """
 
-from __future__ import annotations
-
 import random
 import socket
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The preloaded process of a run: SGLang's imports, paid once for all its CPU workers."""
 
-from __future__ import annotations
-
 import contextlib
 import selectors
 import socket

@@ -1,7 +1,5 @@
 """Is a starting process ready? Asked beside the loop, again and again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """One supervised process: its command, its log file, its present life and its past deaths."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

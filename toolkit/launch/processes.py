@@ -3,8 +3,6 @@
 Knows nothing of phases (start-up, drain): that is the supervisor's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -26,7 +24,7 @@ from toolkit.launch.preloading import PRELOADED, preloaded
 from toolkit.launch.probes import Probes
 from toolkit.launch.process import FINAL, REFUSED, RETRIED, Managed, Status, describe_exit
 from toolkit.launch.returns import ReturnReporter
-from toolkit.launch.stalls import Stalls
+from toolkit.launch.stalls import WorkerStalls
 from toolkit.launch.started import started
 from toolkit.launch.wait_limits import bounds
 from toolkit.preloaded.client import State, reap
@@ -66,7 +64,7 @@ class Processes:
         self._deaths = ProcessDeaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
         self._reporter = ReturnReporter(plan, run_id, background)
-        self._stalls = Stalls(bounds(plan.device, plan.restart), scratch)
+        self._stalls = WorkerStalls(bounds(plan.device, plan.restart), scratch)
         self._selector = selector
         self._changed = changed
         self._pidfds: dict[str, int] = {}
@@ -168,7 +166,7 @@ class Processes:
             else:
                 m.status = m.status if m.status in FINAL else Status.STOPPED
 
-    def kill(self, timeout: float = 10.0) -> list[trees.Process]:
+    def kill(self, timeout: float = 10.0) -> list[trees.ProcessRow]:
         """End every process at once; returns what could not be ended."""
         self.stopping = True
         leaders = {p: s for m in self.processes.values() for p, s in m.leaders.items()}

@@ -104,7 +104,7 @@ def locality(plan: Plan) -> list[Problem]:
 
 def _policy(plan: Plan) -> list[Problem]:
     """What a `decode_policy` that follows experts needs."""
-    config = (plan.router.config if plan.router else None) or {}
+    config = plan.router_config
     name = str(config.get("decode_policy"))
     if not follows_experts(name):
         return []
@@ -125,7 +125,7 @@ def _policy(plan: Plan) -> list[Problem]:
 def _unread(plan: Plan) -> list[Problem]:
     """Keys that only policies with a profile read. A policy can be changed while the router runs,
     so these may stand beside any that there is; a profile cannot come later."""
-    config = (plan.router.config if plan.router else None) or {}
+    config = plan.router_config
     what = f"no policy can ever read it without {KEY}"
     repair = f"set {KEY}, or remove it"
     return [Problem(f"router.{key}", what, repair) for key in READ_WITH if key in config]
@@ -149,7 +149,7 @@ def _choice(plan: Plan) -> list[Problem]:
     """Whether experts tell decode ranks apart. Those of one server that share them they do not,
     which is no error, since the policy goes by all else that it looks at."""
     decode = [w for w in plan.workers if w.role == "decode" and w.url]
-    config = (plan.router.config if plan.router else None) or {}
+    config = plan.router_config
     repair = "use a policy without it, or several servers behind our router"
     if any(DP_PROFILE_VARIABLE in w.env for w in decode):  # each server's own DP controller chooses
         where, k = "decode.dp_policy", decode[0].centroids

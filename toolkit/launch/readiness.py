@@ -1,7 +1,5 @@
 """Is it up? HTTP probes and a real generation through the whole path. Standard library only."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
@@ -30,7 +28,7 @@ class NotReady(Exception):
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class Seen(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """An answer; `status` is 0 when there was none, and `body` then says why. `run`: of which run
     it says that it is. `strange`: something answered that is not HTTP."""
 
@@ -40,7 +38,7 @@ class Seen(NamedTuple):
     strange: bool = False
 
 
-def ask(url: str, timeout: float = 5.0, key: str | None = None) -> Seen:
+def ask(url: str, timeout: float = 5.0, key: str | None = None) -> ProbeAnswer:
     """GET, and who answers."""
     return _ask(urllib.request.Request(url, headers=_headers(key)), timeout)
 
@@ -61,13 +59,6 @@ def post(
     data = json.dumps(body).encode()
     sent = _headers(key) | {"Content-Type": "application/json"} | dict(headers or {})
     return _ask(urllib.request.Request(url, data=data, headers=sent), timeout)[:2]
-
-
-def api_key_env(plan: Plan) -> str | None:
-    """The variable that holds the router's key, where the deployment names one."""
-    if plan.router is None:
-        return None
-    return plan.router.key_env or (plan.router.config or {}).get("api_key_env")
 
 
 def api_key(plan: Plan) -> str | None:
@@ -153,17 +144,17 @@ def _headers(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _ask(request: urllib.request.Request, timeout: float) -> Seen:
+def _ask(request: urllib.request.Request, timeout: float) -> ProbeAnswer:
     """ValueError: the URL is none, so nobody will ever answer there."""
     for name, value in keys.ours(request.full_url).items():
         request.add_header(name, value)
     try:
         with _opener.open(request, timeout=timeout) as response:
-            return Seen(response.status, response.read(), response.headers.get(RUN))
+            return ProbeAnswer(response.status, response.read(), response.headers.get(RUN))
     except urllib.error.HTTPError as error:
         with error:
-            return Seen(error.code, error.read(), error.headers.get(RUN))
+            return ProbeAnswer(error.code, error.read(), error.headers.get(RUN))
     except (OSError, ValueError) as error:
-        return Seen(0, str(error).encode(), None)
+        return ProbeAnswer(0, str(error).encode(), None)
     except Exception as error:  # http.client raises several kinds for a broken answer
-        return Seen(0, repr(error).encode(), None, strange=True)
+        return ProbeAnswer(0, repr(error).encode(), None, strange=True)

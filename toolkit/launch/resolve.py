@@ -1,7 +1,5 @@
 """From a deployment to the plan of it, as seen from one of its hosts."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping
 
@@ -11,7 +9,7 @@ from toolkit.launch.checks import reserved
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import expert_maps
 from toolkit.launch.model import read_model
-from toolkit.launch.placement import Request, place
+from toolkit.launch.placement import ReplicaRequest, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import read_locality
 from toolkit.launch.wait_limits import of_device
@@ -82,7 +80,7 @@ def _role_problems(name: str, role: Role) -> list[Problem]:
     return problems
 
 
-def _requests(deployment: Deployment) -> list[Request]:
+def _requests(deployment: Deployment) -> list[ReplicaRequest]:
     requests = []
     for name, role in deployment.roles.items():
         per_node = role.ranks // role.nodes
@@ -93,7 +91,7 @@ def _requests(deployment: Deployment) -> list[Request]:
             if gpus is not None and len(gpus) > per_node:
                 gpus = gpus[i * per_node : (i + 1) * per_node]
             requests.append(
-                Request(
+                ReplicaRequest(
                     name=f"{name}-{i}",
                     nodes=role.nodes,
                     per_node=per_node,

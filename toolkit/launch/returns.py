@@ -4,8 +4,6 @@ Requests that find no worker of a role wait for as long as that takes (`toolkit.
 Only the launcher knows: it starts them. It tells at each change, and again until it is heard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -6,8 +6,6 @@ folder costs a warning: the next try comes after a second, then 2, 4 .. `LAST_PA
 that was removed is made again with all that belongs into it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`with running(plan) as deployment:` for tests, benchmarks and the demo."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A run lives while its launcher or one of the processes that this one started doe
 come first: one that died later than they began does not hide them.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ SGLang names its sockets by five temporary files a server, and again after each 
 neither files nor sockets.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

@@ -8,8 +8,6 @@ and the key is set inside the process. With it the router asks clients for the k
 health and model information (and sends it to workers as well).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Print a plan for people: what runs where, then every command with its environment."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 
@@ -44,7 +42,7 @@ def locality(plan: Plan) -> str:
     found = plan.locality
     if found is None:
         return ""
-    config = (plan.router.config if plan.router else None) or {}
+    config = plan.router_config
     name = str(config.get("decode_policy", "the router's default"))
     text = f"expert locality: decode policy {name}"
     from toolkit.policies import make_policy

@@ -24,7 +24,7 @@ HIERARCHICAL = ("enable-hierarchical-cache", "enable-hicache")
 
 
 @dataclass(frozen=True)
-class Rule:
+class FlagRule:
     """A flag (and its other names) under which signatures are wrong; `numbers` above 1 only."""
 
     names: tuple[str, ...]
@@ -36,15 +36,15 @@ class Rule:
 _SPLIT = "the rank that counts a prompt's experts sees only its own share of the tokens"
 
 RULES = (
-    Rule(
+    FlagRule(
         ("pp-size", "pipeline-parallel-size"),
         "a pipeline stage sees the experts of its own layers only",
         "use tp for prefill",
         numbers=True,
     ),
-    Rule(("attn-cp-size", "attention-context-parallel-size"), _SPLIT, "use tp", numbers=True),
-    Rule(("enable-prefill-cp",), _SPLIT, "use tp"),
-    Rule(
+    FlagRule(("attn-cp-size", "attention-context-parallel-size"), _SPLIT, "use tp", numbers=True),
+    FlagRule(("enable-prefill-cp",), _SPLIT, "use tp"),
+    FlagRule(
         ("enable-decoder-swa-bounded-replay",),
         "runs the last layers for the end of a prompt only",
         "leave it out",

@@ -5,8 +5,6 @@ no HTTP of the worker, and no word of a process that hangs. Of a worker on sever
 launcher watches the ranks that report there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -29,7 +27,7 @@ LATER_S = 1.0
 ends, and it knows why."""
 
 
-class Stalls:
+class WorkerStalls:
     """Reads the heartbeats of all workers that are ready. Used by one thread."""
 
     def __init__(self, bounds: StuckBounds, scratch: Path) -> None:

@@ -1,7 +1,5 @@
 """Who is to run here, by a plan."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The run folder and state.json: what `toolkit status`, `stop` and `logs` know about a run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ answers of probes, and timers. `request_stop` may come from any thread or a sign
 goes from one phase to the next is said in `phases`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors
@@ -23,7 +21,7 @@ from toolkit.launch.announcer import Announcer
 from toolkit.launch.background import Background
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.orders import Orders
-from toolkit.launch.phases import OVER, Phase, PhaseMove, Seen, limit, next_move
+from toolkit.launch.phases import OVER, Phase, PhaseInputs, PhaseMove, limit, next_move
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Status
 from toolkit.launch.processes import Processes
@@ -153,9 +151,9 @@ class Supervisor:
             else:
                 self._event(f"order to {order.what} {order.worker}: not while {self.phase}")
 
-    def _seen(self, now: float) -> Seen:
+    def _seen(self, now: float) -> PhaseInputs:
         processes = list(self.fleet.processes.values())
-        return Seen(self.plan, processes, self._stops > 0, self._now, now > self._deadline)
+        return PhaseInputs(self.plan, processes, self._stops > 0, self._now, now > self._deadline)
 
     def _wait_limit(self) -> float:
         if self.phase in OVER:

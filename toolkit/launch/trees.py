@@ -9,8 +9,6 @@ A pid alone proves nothing (pids are recycled), so every process is known by pid
 and is signalled through a pidfd after its start time was looked at again.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -21,7 +19,7 @@ from typing import NamedTuple
 from toolkit.contract.variables import RUN_ID_VARIABLE as RUN_ID
 
 
-class Process(NamedTuple):
+class ProcessRow(NamedTuple):
     """A row of /proc: `start` is in clock ticks since boot."""
 
     pid: int
@@ -31,7 +29,7 @@ class Process(NamedTuple):
     state: str
 
 
-def look(pid: int) -> Process | None:
+def look(pid: int) -> ProcessRow | None:
     """The process with this pid now; None when there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -39,7 +37,7 @@ def look(pid: int) -> Process | None:
         return None
     # The name in parentheses may hold anything, spaces and parentheses too.
     fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0])
+    return ProcessRow(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0])
 
 
 def is_running(pid: int, start: int | None = None) -> bool:
@@ -50,7 +48,7 @@ def is_running(pid: int, start: int | None = None) -> bool:
     return start is None or process.start == start
 
 
-def members(leaders: Mapping[int, int], run_id: str | None = None) -> list[Process]:
+def members(leaders: Mapping[int, int], run_id: str | None = None) -> list[ProcessRow]:
     """Live processes of the groups led by `leaders` (pid -> start time), with all descendants,
     and every process marked with `run_id`. Never the calling process."""
     table = {}
@@ -76,7 +74,7 @@ def members(leaders: Mapping[int, int], run_id: str | None = None) -> list[Proce
     return [table[pid] for pid in sorted(found) if table[pid].state not in "ZX"]
 
 
-def send(process: Process, signum: int) -> bool:
+def send(process: ProcessRow, signum: int) -> bool:
     """Signal exactly this process; False when it is gone already."""
     try:
         fd = os.pidfd_open(process.pid)
@@ -98,7 +96,7 @@ def kill_all(
     run_id: str | None = None,
     timeout: float = 10.0,
     spare: Collection[int] = (),
-) -> list[Process]:
+) -> list[ProcessRow]:
     """SIGKILL all `members` but the pids in `spare`, until none is left or `timeout` s have passed.
 
     Returns those that are left (stuck in the kernel).

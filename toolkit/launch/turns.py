@@ -6,8 +6,6 @@ so that they take memory one after the other. Their schedulers see to that thems
 one process group here. Of others the launcher waits until the one before is ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

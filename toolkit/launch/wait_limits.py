@@ -26,8 +26,6 @@ On a GPU pauses are longer, each for its reason in SGLang 0.5.21 (by reading):
   reading, so it never says that it has no request; and 120 s for a first token suit both.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from toolkit.decide.watchdog import StuckBounds

@@ -1,7 +1,5 @@
 """Change one key of a YAML file and nothing else: comments, order and style stay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.bounded_files import Unreadable, load_yaml

@@ -1,10 +1,8 @@
 """Expert placement: which GPU holds which expert in which layer. `place(name, ...)` and `judge`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
-from toolkit.placement.alltoall import Sent, Wire, between, sent
+from toolkit.placement.alltoall import SentCopies, Wire, between, sent
 from toolkit.placement.base import Placement, from_gpus, from_sglang, load_placement
 from toolkit.placement.clusters import Laid, lay
 from toolkit.placement.eplb import eplb
@@ -21,7 +19,7 @@ __all__ = [
     "Judgement",
     "Laid",
     "Placement",
-    "Sent",
+    "SentCopies",
     "Solution",
     "StepCost",
     "Topology",

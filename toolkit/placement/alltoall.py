@@ -12,8 +12,6 @@ Source: DeepEP's README (github.com/deepseek-ai/DeepEP). Numbers are expectation
 is picked, exact where there is nothing to pick.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -54,7 +52,7 @@ class Wire:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class SentCopies:
     """Copies that `tokens` tokens cause in each layer, one way.
 
     sent [L, G, 3] leave the tokens of each home rank, received [L, G, 3] arrive at each GPU; last
@@ -102,7 +100,7 @@ def sent(
     *,
     unit: Unit = "pair",
     dispatch: Dispatch = "nearest",
-) -> Sent:
+) -> SentCopies:
     """Copies sent for tokens' logical expert ids [T, L, k] with home ranks [T].
 
     `dispatch`: `nearest` is SGLang's `--ep-dispatch-algorithm static`, `random` its `dynamic`.
@@ -134,8 +132,8 @@ def sent(
                 else:
                     _add_by_node(out[row], into[row], served, there, rank, topology)
     if unit == "pair":
-        return Sent(len(routed), out, into)
-    return Sent(len(routed), out, into, nodes / len(routed), gpus / len(routed))
+        return SentCopies(len(routed), out, into)
+    return SentCopies(len(routed), out, into, nodes / len(routed), gpus / len(routed))
 
 
 def between(

@@ -4,8 +4,6 @@ Letters: L MoE layers, E logical experts, P = E + redundant physical slots, G GP
 GPU p // (P / G), as SGLang has it (`eplb/expert_location.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

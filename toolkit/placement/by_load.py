@@ -1,7 +1,5 @@
 """Experts placed by their load alone: what servers of one node need."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -26,8 +26,6 @@ where homes leave no room, `alltoall.sent(...).load` shows what came out.
 Source: *ours*. Deterministic for a seed; no clock.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ picks that tokens keep over all layers are listed one by one, equally likely:
   first on its node where only some are there, else to any: a token keeps its home rank.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args

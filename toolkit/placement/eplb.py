@@ -4,8 +4,6 @@ Load only. SGLang chooses the variant itself (`compute_algorithm("auto")`): hier
 model's expert groups divide by the nodes, else the global one. Needs sglang and torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -10,8 +10,6 @@ W_jk + W_kj (eq. 2, both directions) lies `sigmas` standard deviations above the
 first, for as long as both fit on the anchor ("tightening the statistical threshold").
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit.placement.base import Placement, from_gpus

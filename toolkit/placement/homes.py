@@ -3,8 +3,6 @@
 counts [C, L, E]: whole numbers of (token, expert) pairs of each cluster; N nodes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

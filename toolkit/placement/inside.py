@@ -3,8 +3,6 @@
 R = L * N pairs of layer and node, S replicas each, g GPUs a node.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -26,8 +26,6 @@ MoETuner; the algorithm is ours. Deterministic for a seed; no clock. The same on
 matrix products decide here is rounded first so that they are exact (`toolkit.exact`).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -85,7 +83,7 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PlacementProblem:
     """The traffic, the replicas, their load-only start, the layers' limits.
 
     affinity [L-1, E, E]: whole numbers, `unit` of the traffic's pairs each.
@@ -168,7 +166,9 @@ def joint(
     return from_gpus(gpu, problem.items.expert, traffic.experts, topology.gpus)
 
 
-def state(traffic: Traffic, topology: Topology, redundant: int, weights: Weights) -> Problem:
+def state(
+    traffic: Traffic, topology: Topology, redundant: int, weights: Weights
+) -> PlacementProblem:
     """The problem with its load-only start."""
     counts = replicate(traffic.load, redundant, topology.gpus)
     batch = items(traffic.load, counts, topology.gpus)
@@ -176,12 +176,12 @@ def state(traffic: Traffic, topology: Topology, redundant: int, weights: Weights
     total, most = traffic.affinity.sum(), float(traffic.affinity.max(initial=0.0))
     affinity = exact.grid(traffic.affinity, PAIR_BITS)
     unit = most / 2**PAIR_BITS / float(total) if total > 0 else 0.0
-    problem = Problem(affinity, unit, batch, start, (), traffic.experts, topology, weights)
+    problem = PlacementProblem(affinity, unit, batch, start, (), traffic.experts, topology, weights)
     layers = tuple(_layer(problem, traffic, layer) for layer in range(traffic.layers))
     return replace(problem, layers=layers)
 
 
-def _layer(problem: Problem, traffic: Traffic, index: int) -> Layer:
+def _layer(problem: PlacementProblem, traffic: Traffic, index: int) -> Layer:
     gpus, batch, weights = problem.topology.gpus, problem.items, problem.weights
     layer = Layer(batch.expert[index], batch.weight[index].astype(np.float32), gpus, np.inf)
     loads = layer.loads(problem.start[index])
@@ -214,7 +214,7 @@ def _layer(problem: Problem, traffic: Traffic, index: int) -> Layer:
     return replace(layer, caution=round(b, 9), risk_limit=limit)
 
 
-def solve(problem: Problem, seed: int) -> Ints:
+def solve(problem: PlacementProblem, seed: int) -> Ints:
     """GPU of each replica [L, P]: the best of as many starts as the problem is small."""
     layers, physical = problem.start.shape
     rng = np.random.default_rng(seed)
@@ -231,7 +231,7 @@ def solve(problem: Problem, seed: int) -> Ints:
     return best
 
 
-def _descend(problem: Problem, first: Ints, assignments: int) -> Ints:
+def _descend(problem: PlacementProblem, first: Ints, assignments: int) -> Ints:
     """Sweeps of assignments without load, then of exchanges under a rising price for load."""
     gpu = first.copy()
     shares = np.stack([problem.share(layer, row) for layer, row in enumerate(gpu)])
@@ -248,7 +248,7 @@ def _descend(problem: Problem, first: Ints, assignments: int) -> Ints:
     return gpu
 
 
-def _fit(problem: Problem, gpu: Ints) -> Ints:
+def _fit(problem: PlacementProblem, gpu: Ints) -> Ints:
     """The layers that are above their limit again, from their starts; then one sweep for all."""
     gpu = gpu.copy()
     misfits = [i for i, layer in enumerate(problem.layers) if not layer.fits(gpu[i])]

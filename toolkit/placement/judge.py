@@ -8,8 +8,6 @@ node) that holds some of its experts: the fan-out. Under DP attention the token 
 between, so hops themselves are not sent; placements that keep hops local lower the fan-out too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SGLang's default: physical slot p holds expert p modulo E, whatever the traffic."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit.placement.base import Placement

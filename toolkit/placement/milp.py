@@ -14,8 +14,6 @@ Two additions cut off no optimum and are what makes proofs possible:
 - GPUs are interchangeable, so expert j of the first layer is on one of the first j + 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 E experts, N nodes, P replicas. Loads are in units of a GPU's mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -19,8 +19,6 @@ placed anew by all that was seen since, and moved whatever it costs; it knows no
 Pure: no clock, no socket. Tokens come as whole requests, each [tokens, layers, top_k].
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -47,7 +45,7 @@ PAPER = "gimbal@paper"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RelocationSettings:
     """How eager to move.
 
     kind: a placement (`toolkit.placement.placement_names`), or `gimbal@paper`. every: decode steps
@@ -119,7 +117,7 @@ class Online:
     """Of one server. `observe` what it runs, and ask `due` and then `decide` now and then."""
 
     topology: Topology
-    settings: Settings = field(default_factory=Settings)
+    settings: RelocationSettings = field(default_factory=RelocationSettings)
     step: StepCost = field(default_factory=StepCost)
     seed: int = 0
 

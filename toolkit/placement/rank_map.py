@@ -1,7 +1,5 @@
 """A placement as a policy looks at it: which of a request's experts each DP rank has near."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit.placement.base import Placement

@@ -5,8 +5,6 @@ the busiest, then pack the heaviest first on the least loaded GPU. Unlike EPLB t
 two replicas of one expert on one GPU, and no expert gets more replicas than there are GPUs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ value = gained traffic - price * (load above the limit, after - before)
         - TWIN * (pairs of replicas of one expert that share a GPU, after - before)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The GPUs that experts are placed on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

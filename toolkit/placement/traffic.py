@@ -1,7 +1,5 @@
 """What a placement is fitted to: how often experts fire, and which ones follow each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the planner refuses."""
 
-from __future__ import annotations
-
 from toolkit.errors import ToolkitError
 
 

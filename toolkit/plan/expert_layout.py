@@ -65,7 +65,7 @@ def bare(document: Document) -> Document:
 
 
 @dataclass(frozen=True)
-class Moving:
+class RelocationCost:
     """`drift`: decode steps in which traffic becomes another's; `bytes_per_s` between GPUs."""
 
     drift: int
@@ -109,7 +109,7 @@ class Layouts:
     arrays: Arrays
     topology: Topology
     near: bool = False
-    moving: Moving | None = None
+    moving: RelocationCost | None = None
     memory: Memory | None = None
     expert_bytes: float | None = None
     _placements: dict[tuple[str, int], Placement] = field(default_factory=dict)

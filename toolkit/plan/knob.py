@@ -1,7 +1,5 @@
 """One setting that is searched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

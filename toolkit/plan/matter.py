@@ -1,7 +1,5 @@
 """Which settings matter: the chosen ones against their neighbours, on all seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import Spent
 from toolkit.plan.knob import Knob, shown
-from toolkit.plan.objective import STEP, Figures, Slo, better, rank, share
+from toolkit.plan.objective import STEP, Figures, PlanSlo, better, rank, share
 from toolkit.plan.search import Search
 
 SAME = 0.01
@@ -95,7 +93,7 @@ def effects(
     return found, left
 
 
-def improvement(found: Sequence[Effect], figures: Figures, slo: Slo) -> Candidate | None:
+def improvement(found: Sequence[Effect], figures: Figures, slo: PlanSlo) -> Candidate | None:
     """The best neighbour that is better than the plan beyond doubt, if there is one."""
     sure = [
         other
@@ -129,7 +127,7 @@ def _ratio(ours: Figures, other: Figures, name: str) -> Ratio | None:
 
 
 def _effect(
-    knob: Knob, plan: Candidate, figures: Figures, others: tuple[Other, ...], slo: Slo
+    knob: Knob, plan: Candidate, figures: Figures, others: tuple[Other, ...], slo: PlanSlo
 ) -> Effect:
     chosen = knob.read(plan.document)
     best, reached = chosen, rank(figures, slo)

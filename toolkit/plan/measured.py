@@ -1,7 +1,5 @@
 """Whether profiles are of the model that the deployment serves, as far as that can be seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from toolkit.launch.errors import LaunchError

@@ -1,7 +1,5 @@
 """What would be needed where no setting meets the objectives: less traffic, or more workers."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -10,7 +8,7 @@ from typing import Any
 
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import Spent
-from toolkit.plan.objective import Slo, share
+from toolkit.plan.objective import PlanSlo, share
 from toolkit.plan.search import Search
 from toolkit.plan.split import Split, nearest, split_of, splits, with_split
 from toolkit.simulate.recorder import URGENT
@@ -26,7 +24,7 @@ LIMITS = (
     ("TPOT", "tpot", "tpot"),
     ("TTFT of latency-sensitive requests", "urgent_ttft", f"{URGENT}.ttft"),
 )
-"""In words, in `Slo`, in figures."""
+"""In words, in `PlanSlo`, in figures."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def bounds(search: Search, plan: Candidate) -> tuple[Bound, ...]:
         limit = getattr(slo, name)
         if not math.isfinite(limit):
             continue
-        only = Slo(**{name: limit, "attainment": slo.attainment})
+        only = PlanSlo(**{name: limit, "attainment": slo.attainment})
         figures = trials.alone(plan, only)
         if f"{figure}_p50" in figures and not only.met([figures]):
             kept = share([figures], only)

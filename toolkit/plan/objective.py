@@ -1,7 +1,5 @@
 """What is better: more requests within the objectives, then answers that are there sooner."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ WORTH = 0.005
 
 
 @dataclass(frozen=True)
-class Slo:
+class PlanSlo:
     """Limits in seconds, infinite where nothing is asked; `urgent_ttft`: of latency-sensitive
     requests alone; `attainment`: the share of requests that must keep them, and where there is an
     `urgent_ttft` also of latency-sensitive ones. PlanError: a limit that is not above 0, a share
@@ -76,7 +74,7 @@ class Slo:
         return share(figures, self) >= self.attainment
 
 
-def share(figures: Figures, slo: Slo) -> float:
+def share(figures: Figures, slo: PlanSlo) -> float:
     """Of good requests, in the mean of the seeds; where latency-sensitive ones have a limit of
     their own, of all or of them, whichever is less. A few first requests may have none of them."""
     whole = statistics.fmean(each["good_share"] for each in figures)
@@ -86,7 +84,7 @@ def share(figures: Figures, slo: Slo) -> float:
     return min(whole, theirs)
 
 
-def rank(figures: Figures, slo: Slo) -> tuple[int, float]:
+def rank(figures: Figures, slo: PlanSlo) -> tuple[int, float]:
     """Less is better: with objectives first the share of good requests (all candidates get the
     same requests, so this is goodput), then the mean time from a request to its last token, which
     weighs TTFT and TPOT as the traffic's answers do. Without objectives the time alone."""

@@ -1,7 +1,5 @@
 """Knobs of where experts lie: the placement, redundant experts, when they are moved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.launch.errors import LaunchError
@@ -18,7 +16,7 @@ from toolkit.plan.expert_layout import (
     REDUNDANT,
     Layouts,
     Memory,
-    Moving,
+    RelocationCost,
     lay_of,
 )
 from toolkit.plan.knob import Knob
@@ -41,7 +39,10 @@ MORE_SLOTS = (0, 1, 2, 4)
 
 
 def layouts_of(
-    deployment: Deployment, folder: str | None, cost: CostModel, moving: Moving | None = None
+    deployment: Deployment,
+    folder: str | None,
+    cost: CostModel,
+    moving: RelocationCost | None = None,
 ) -> Layouts:
     """Those of the deployment's decode servers. PlanError: nothing that could be searched would
     change anything. ProfileError: no profile, or a damaged one."""

@@ -1,7 +1,5 @@
 """Deployment files as plain data: changed key by key, written so that they can be launched."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.expert_layout import Layouts
 from toolkit.plan.matter import Effect, effects, improvement
 from toolkit.plan.needs import PlanNeeds, needs
-from toolkit.plan.objective import Figures, Slo
+from toolkit.plan.objective import Figures, PlanSlo
 from toolkit.plan.placing import remarks as about_experts
 from toolkit.plan.plain_data import Document, get, normal, put
 from toolkit.plan.preempt import stoppable
@@ -62,7 +62,7 @@ class Task:
     given: Given
     cost: CostModel
     requests: Requests
-    slo: Slo = field(default_factory=Slo)
+    slo: PlanSlo = field(default_factory=PlanSlo)
     seeds: int = 3
     experts: SimulatedExperts | None = None
     workers: int | None = None

@@ -1,7 +1,5 @@
 """Policies as a deployment file writes them, alone or in `composed`: one value changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.policies import PUBLISHED

@@ -1,14 +1,12 @@
 """Whether best-effort prompts give way, by which policy and how often they are looked at."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from toolkit.contract.preempting import Preempting, from_yaml
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.knob import Knob
-from toolkit.plan.objective import Slo
+from toolkit.plan.objective import PlanSlo
 from toolkit.plan.plain_data import Document, get, put
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.of_deployment import layers_that_stop
@@ -28,7 +26,7 @@ def stoppable(own: Candidate) -> int:
         return 0
 
 
-def stopping(own: Candidate, slo: Slo) -> list[Knob]:
+def stopping(own: Candidate, slo: PlanSlo) -> list[Knob]:
     """`prefill.preempt.policy`, where `off` takes the key away, and `prefill.preempt.slice`; none
     where requests have no classes, or the model's layers are not known."""
     layers = stoppable(own) if own.deployment.router.classes is not None else 0
@@ -46,7 +44,7 @@ def _read(document: Document) -> Preempting | None:
     return None if found is None else Preempting.model_validate(from_yaml(found))
 
 
-def _policy(asked: Preempting | None, layers: int, slo: Slo) -> Knob:
+def _policy(asked: Preempting | None, layers: int, slo: PlanSlo) -> Knob:
     given = asked or Preempting(slice=_first_slice(layers))
     limit = min(slo.urgent_ttft, slo.ttft)
     wanted = given.slo_s or (limit if math.isfinite(limit) else None)

@@ -1,7 +1,5 @@
 """Which settings are best: the split first, then policies, then every knob of the best ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

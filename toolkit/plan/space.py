@@ -1,7 +1,5 @@
 """What is searched: every knob is a key of the deployment file, or a part of a policy's name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,7 @@ from toolkit.plan import policy_text as text_of
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.expert_layout import Layouts
 from toolkit.plan.knob import Knob
-from toolkit.plan.objective import Slo
+from toolkit.plan.objective import PlanSlo
 from toolkit.plan.placing import placing
 from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.plan.preempt import stopping
@@ -60,7 +58,7 @@ def searched(
     own: Candidate,
     splits: tuple[Split, ...],
     local: bool,
-    slo: Slo | None = None,
+    slo: PlanSlo | None = None,
     stager: Stager | None = None,
     layouts: Layouts | None = None,
 ) -> list[Knob]:

@@ -1,7 +1,5 @@
 """How many of the workers prefill and how many decode."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from toolkit.plan.errors import PlanError

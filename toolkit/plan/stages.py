@@ -1,7 +1,5 @@
 """Stages of decode workers: planned by what the simulator's steps cost, and searched."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Simulations of candidates, counted: the same one is never run twice."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +8,7 @@ from typing import Any
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.expert_layout import Lay, Layouts
-from toolkit.plan.objective import Slo, rank
+from toolkit.plan.objective import PlanSlo, rank
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Fleet
@@ -32,7 +30,7 @@ class Trials:
 
     cost: CostModel
     requests: Requests
-    slo: Slo
+    slo: PlanSlo
     budget: int
     experts: SimulatedExperts | None = None
     report: Callable[[str], None] = lambda text: None
@@ -90,7 +88,7 @@ class Trials:
         """On the first requests of seed 0: a quick look."""
         return rank([self.play(candidate, 0, first)], self.slo)
 
-    def alone(self, candidate: Candidate, slo: Slo) -> dict[str, Any]:
+    def alone(self, candidate: Candidate, slo: PlanSlo) -> dict[str, Any]:
         """The figures of requests that have the whole fleet to themselves, one after the other."""
         self.done += 1
         few = itertools.islice(self.requests(0), ALONE)

@@ -1,7 +1,5 @@
 """Policies: who gets the next request. One file each, a registry here, no if-chains elsewhere."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A deployment names it (`dp_policy` of a role), a worker by itself with `--load-b
 (`patches.dp.method` puts ours in the place of SGLang's).
 """
 
-from __future__ import annotations
-
 from toolkit.contract.variables import DP_PROFILE_VARIABLE
 from toolkit.policies import check_policy, follows_experts, make_policy
 from toolkit.policies.rounds.pooling import bare

@@ -1,7 +1,5 @@
 """Label oracle: every label has a decode worker of its own. ELDR's baseline "Domain"."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Least load in tokens (SMG's formula)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices

@@ -1,7 +1,5 @@
 """Power of two choices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

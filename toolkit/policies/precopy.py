@@ -9,8 +9,6 @@ Each look is one call of `next_act`. It knows no clock: who copies measures, and
 measured.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Prefix affinity: send a prompt where its beginning was prefilled before."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Uniform random choice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

@@ -1,7 +1,5 @@
 """Strict rotation over healthy workers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.policies.base import Decision, Policy, RequestView, WorkerView, healthy_indices

@@ -1,13 +1,11 @@
 """Shortest prefill first, with aging: the order of a waiting queue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, inf, isfinite, isnan
 from typing import NamedTuple
 
 
-class Queued(NamedTuple):
+class WaitingRequest(NamedTuple):
     """One waiting request. `uncached`: prompt tokens that its prefill must compute; `since`: the
     counter when it began to wait; greater `priority` goes first; `id` is its own among the waiting.
     """
@@ -72,7 +70,7 @@ class ShortestFirst:
         self.theta_age = theta_age
         self.theta_class = theta_class
 
-    def order(self, waiting: Sequence[Queued], count: int) -> list[int]:
+    def order(self, waiting: Sequence[WaitingRequest], count: int) -> list[int]:
         """Indices into `waiting`, who goes first first, at this value of the counter."""
 
         def key(index: int) -> tuple[bool, int, bool, int, int, str]:

@@ -5,8 +5,6 @@ the kernel for that (PR_SET_CHILD_SUBREAPER). It then inherits what its dying ch
 behind, too; `reap` takes those out of the process table.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

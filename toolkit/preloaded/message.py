@@ -4,8 +4,6 @@ They share a pair of sockets that nobody else can open. A request is a word with
 file in memory that holds a `Start` as JSON, of any size, and what the new process writes to.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -5,8 +5,6 @@ preloaded one. A process for which such a variable differs cannot be forked. The
 down, not written by hand: it follows the installed releases.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

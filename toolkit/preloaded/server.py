@@ -6,8 +6,6 @@ which is the reaper of its descendants (`client`), inherits the child. The prelo
 then die without harm to any of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

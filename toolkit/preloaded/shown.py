@@ -10,8 +10,6 @@ the environment away for good; from then on it only writes to the first range as
 (`title_range`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import mmap

@@ -1,7 +1,5 @@
 """Prompt and output tokens of requests from a plain file, or of those that run now."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from toolkit.bounded_files import parse_json, read_text

@@ -1,7 +1,5 @@
 """Turn what was measured into a profile: statistics, fits, placements."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter
@@ -15,7 +13,7 @@ from toolkit import signatures
 from toolkit.profile import latency, tally
 from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.measure import Measured
-from toolkit.profile.placing import Layout, place_all
+from toolkit.profile.placing import EpConfig, place_all
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.schema import (
     Activations,
@@ -26,7 +24,7 @@ from toolkit.profile_folder.schema import (
     Distinct,
     Profile,
     ProfiledModel,
-    Request,
+    ProfiledRequest,
     Rho,
     Setting,
 )
@@ -43,7 +41,7 @@ class Options:
 
     k: int
     seed: int = 0
-    layouts: tuple[Layout, ...] = ()
+    layouts: tuple[EpConfig, ...] = ()
     origin: str = ""
     commands: tuple[str, ...] = ()
     note: str = ""
@@ -86,7 +84,9 @@ def build(
         model=_model(measured),
         setting=_setting(measured, options),
         data=_data(measured, rows, held, options.origin),
-        requests=tuple(Request(id=r.id, domain=r.domain, language=r.language) for r in rows),
+        requests=tuple(
+            ProfiledRequest(id=r.id, domain=r.domain, language=r.language) for r in rows
+        ),
         activations=_activations(shard.prefill_counts, shard.decode_counts),
         affinity=_affinity(measured),
         correlation=_correlation(shard.prefill_counts, shard.decode_counts),

@@ -13,7 +13,7 @@ from toolkit.contract.headers import CAPTURE
 from toolkit.profile import tally
 from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.shards import Shard, Shards
-from toolkit.profile.tap import PHASES, Rows, Tap
+from toolkit.profile.tap import PHASES, PhaseRows, Tap
 from toolkit.profile.waves import waves
 from toolkit.profile_folder.errors import ProfileError
 
@@ -30,7 +30,7 @@ LOADS = ("requests", "prompt_tokens", "prompt_tokens_squared", "kv_tokens")
 
 
 @dataclass(frozen=True)
-class Settings:
+class CalibrationSettings:
     """How requests are sent. `most` is the largest wave; temperature > 0 keeps small models from
     running in circles, which greedy output does and traffic does not."""
 
@@ -78,7 +78,7 @@ def facts(hellos: dict[str, Hello]) -> Facts:
     return Facts(hellos, experts, top_k)
 
 
-class Calibration:
+class CalibrationRun:
     """Sends the waves that `shards` does not have yet, one after the other."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Calibration:
         router: str,
         tap: Tap,
         prompts: list[CalibrationPrompt],
-        settings: Settings,
+        settings: CalibrationSettings,
         shards: Shards,
     ) -> None:
         self._session = session
@@ -128,7 +128,7 @@ class Calibration:
             self._tap, self._facts, self._shards, self._prompts, indices, seconds, rows, seed
         )
 
-    async def _one(self, index: int) -> tuple[float, dict[str, Rows]]:
+    async def _one(self, index: int) -> tuple[float, dict[str, PhaseRows]]:
         """(seconds, rows by phase) of one request."""
         prompt, settings = self._prompts[index], self._settings
         rid = f"profile-{settings.seed}-{index}-{time.time_ns():x}"
@@ -150,7 +150,7 @@ class Calibration:
             )
         return seconds, rows
 
-    async def _wait_for_steps(self, rows: list[dict[str, Rows]]) -> None:
+    async def _wait_for_steps(self, rows: list[dict[str, PhaseRows]]) -> None:
         """A worker sends its last block of steps right after the last request's experts."""
         deadline = time.monotonic() + STEPS_WAIT_LIMIT_S
         last: dict[tuple[str, int], float] = {}
@@ -171,7 +171,7 @@ def reduce(
     prompts: list[CalibrationPrompt],
     indices: list[int],
     seconds: list[float],
-    rows: list[dict[str, Rows]],
+    rows: list[dict[str, PhaseRows]],
     seed: int,
 ) -> Shard:
     """What is kept of finished requests: counts, a few tokens, steps; affinity goes to `shards`.
@@ -215,7 +215,7 @@ def _column(tap: Tap, steps: np.ndarray, name: str) -> np.ndarray:
     return column
 
 
-def _loads(tap: Tap, seconds: float, decode: Rows) -> list[float]:
+def _loads(tap: Tap, seconds: float, decode: PhaseRows) -> list[float]:
     """(seconds by output token, mean F_1..F_4 of the batches that the request was in)."""
     steps = tap.rank_steps(decode.rank)
     mine = (_column(tap, steps, "decode") == 1) & (_column(tap, steps, "end") <= decode.end)
@@ -228,7 +228,7 @@ def _loads(tap: Tap, seconds: float, decode: Rows) -> list[float]:
 
 
 def request(
-    prompt: CalibrationPrompt, settings: Settings, model: str, rid: str
+    prompt: CalibrationPrompt, settings: CalibrationSettings, model: str, rid: str
 ) -> tuple[str, dict[str, Any]]:
     """(path, body) of one calibration request."""
     if prompt.input_ids:

@@ -1,7 +1,5 @@
 """Calibration prompts: the project's own, or a JSONL file."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path

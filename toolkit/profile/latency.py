@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit.profile_folder.schema import Latency, LinearFit, Transfer
+from toolkit.profile_folder.schema import Latency, LinearFit, TransferFit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,7 +139,7 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
     )
 
 
-def fit_transfer(transfers: np.ndarray, backend: str) -> Transfer | None:
+def fit_transfer(transfers: np.ndarray, backend: str) -> TransferFit | None:
     """Latency and bandwidth of [R, 4] (tokens, bytes, seconds, requests at once).
 
     Transfers of the smallest waves are fitted: in larger ones they wait for each other. Where the
@@ -161,7 +161,7 @@ def fit_transfer(transfers: np.ndarray, backend: str) -> Transfer | None:
     constant, slope = line.coefficients if line is not None else (0.0, 0.0)
     grows = slope * size.max() > 0.05 * constant
     rate = 1 / slope if grows else float((size / seconds).max())
-    return Transfer(
+    return TransferFit(
         backend=backend,
         bytes_per_token=float(size.sum() / tokens.sum()),
         latency_ms=constant * 1e3,

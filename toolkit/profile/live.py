@@ -4,8 +4,6 @@ The workers pick a share of requests by their ids and send what those were route
 reduces it to counts at once. Neither text nor token ids leave a worker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from toolkit.profile.calibrate import Facts, facts, reduce
 from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.measure import Measured, new_session
 from toolkit.profile.shards import Shards
-from toolkit.profile.tap import PHASES, Rows, Tap, worker_urls
+from toolkit.profile.tap import PHASES, PhaseRows, Tap, worker_urls
 from toolkit.profile_folder.errors import ProfileError
 
 PERIOD_S = 1.0
@@ -68,7 +66,7 @@ async def listen(
 
 def _keep(tap: Tap, known: Facts, shards: Shards, prompts: list[CalibrationPrompt]) -> None:
     """Move what is complete from the tap into a shard."""
-    complete: list[dict[str, Rows]] = []
+    complete: list[dict[str, PhaseRows]] = []
     for rid in [rid for rid, phases in tap.heard.experts.items() if len(phases) == len(PHASES)]:
         phases = tap.heard.experts.pop(rid)
         if all(rows.whole and len(rows.ids) for rows in phases.values()):

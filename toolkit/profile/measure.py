@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.profile.calibrate import Calibration, Facts, Settings, facts
+from toolkit.profile.calibrate import CalibrationRun, CalibrationSettings, Facts, facts
 from toolkit.profile.calibration_prompts import CalibrationPrompt, check
 from toolkit.profile.shards import Shard, Shards, refuse_other
 from toolkit.profile.tap import Tap, worker_urls
@@ -44,7 +44,7 @@ def new_session(api_key: str | None = None) -> aiohttp.ClientSession:
 async def measure(
     router: str,
     prompts: list[CalibrationPrompt],
-    settings: Settings,
+    settings: CalibrationSettings,
     folder: Path,
     progress: Callable[[int, int], None],
     api_key: str | None = None,
@@ -62,7 +62,7 @@ async def measure(
         async with Tap(session, list(roles)) as tap:
             known = facts(tap.hellos)
             shards = Shards(folder, _meta(known, prompts, settings))
-            run = Calibration(session, router, tap, prompts, settings, shards)
+            run = CalibrationRun(session, router, tap, prompts, settings, shards)
             try:
                 await run.run(progress)
             except aiohttp.ClientError as error:
@@ -71,7 +71,9 @@ async def measure(
     return Measured(prompts, joined, shards.affinity, shards.layers, known, roles)
 
 
-def check_before(folder: Path, prompts: list[CalibrationPrompt], settings: Settings) -> None:
+def check_before(
+    folder: Path, prompts: list[CalibrationPrompt], settings: CalibrationSettings
+) -> None:
     """What can be refused before any worker is started.
 
     Raises:
@@ -81,11 +83,13 @@ def check_before(folder: Path, prompts: list[CalibrationPrompt], settings: Setti
     refuse_other(folder, _wanted(prompts, settings))
 
 
-def _meta(known: Facts, prompts: list[CalibrationPrompt], settings: Settings) -> dict[str, Any]:
+def _meta(
+    known: Facts, prompts: list[CalibrationPrompt], settings: CalibrationSettings
+) -> dict[str, Any]:
     return {"fingerprint": known.first.fingerprint, **_wanted(prompts, settings)}
 
 
-def _wanted(prompts: list[CalibrationPrompt], settings: Settings) -> dict[str, Any]:
+def _wanted(prompts: list[CalibrationPrompt], settings: CalibrationSettings) -> dict[str, Any]:
     import hashlib
 
     content = "\n".join(f"{p.id}\t{p.text}\t{p.input_ids}" for p in prompts)

@@ -11,8 +11,6 @@ Where all GPUs are in one node, each is taken for a node of its own: picking nea
 same then.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from toolkit.placement.rank_map import rank_map
 from toolkit.policies import Policy
 from toolkit.policies.eldr import EldrPolicy
 from toolkit.policies.round_robin import RoundRobinPolicy
-from toolkit.profile.placing import Layout, save
+from toolkit.profile.placing import EpConfig, save
 from toolkit.profile.request_homes import SERVER, request_homes
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.schema import Profile
@@ -44,7 +42,7 @@ once, a few more on some ranks would look like a difference."""
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class PlacementSide:
     """`came` [G, H]: how often each held-out request decoded on each rank; `load` [G, L, E] the
     pairs of these, and `pairs` [L, G, G] from home ranks (second axis) to GPUs, under a
     placement."""
@@ -104,10 +102,10 @@ class NodeTraffic:
     label: Ints
     load: Floats
     layout: Laid
-    eplb: Side
-    laid: Side
-    eplb_local: Side
-    laid_local: Side
+    eplb: PlacementSide
+    laid: PlacementSide
+    eplb_local: PlacementSide
+    laid_local: PlacementSide
 
     @property
     def topology(self) -> Topology:
@@ -132,11 +130,11 @@ class NodeTraffic:
         return int(self.eplb.came.shape[1])
 
     @property
-    def before(self) -> Side:
+    def before(self) -> PlacementSide:
         return self.eplb
 
     @property
-    def after(self) -> Side:
+    def after(self) -> PlacementSide:
         return self.laid_local
 
     @property
@@ -149,7 +147,7 @@ class NodeTraffic:
         return share
 
 
-def node_traffic(profile: Profile, arrays: Arrays, layout: Layout, seed: int = 0) -> NodeTraffic:
+def node_traffic(profile: Profile, arrays: Arrays, layout: EpConfig, seed: int = 0) -> NodeTraffic:
     """As many clusters as GPUs, of the profile's own signatures.
 
     Raises:
@@ -171,13 +169,15 @@ def node_traffic(profile: Profile, arrays: Arrays, layout: Layout, seed: int = 0
         base = placement.eplb(traffic, topology, layout.redundant)
         order = _arrivals(len(judged), topology.gpus * PER_RANK, seed)
 
-        def side(where: Placement, policy: Policy) -> Side:
+        def side(where: Placement, policy: Policy) -> PlacementSide:
             arriving = signatures[judged][order]
             home, _ = request_homes(policy, arriving, topology.gpus, PER_RANK)
             came = np.zeros((topology.gpus, len(judged)), np.int64)
             np.add.at(came, (home, order), 1)
             load = np.tensordot(came.astype(np.float64), counts[judged], axes=1)
-            return Side(where, topology, came, load, placement.between(where, topology, load))
+            return PlacementSide(
+                where, topology, came, load, placement.between(where, topology, load)
+            )
 
         found = NodeTraffic(
             *(unit, layout.redundant, fitted, label, load, laid),
@@ -212,7 +212,7 @@ def clusters(
 
 
 def write_laid(
-    profile: Profile, arrays: Arrays, layout: Layout, path: Path, seed: int = 0
+    profile: Profile, arrays: Arrays, layout: EpConfig, path: Path, seed: int = 0
 ) -> NodeTraffic:
     """Write the placement of what is laid together for --init-expert-location.
 
@@ -235,7 +235,7 @@ def of_profile(profile: Profile, arrays: Arrays, seed: int = 0) -> NodeTraffic |
         return None
     most = max(wide, key=lambda p: p.redundant)
     return node_traffic(
-        profile, arrays, Layout(most.gpus, most.redundant, most.gpus_per_node), seed
+        profile, arrays, EpConfig(most.gpus, most.redundant, most.gpus_per_node), seed
     )
 
 

@@ -1,7 +1,5 @@
 """Place experts by a profile, judge the placements on tokens that were not fitted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ import numpy as np
 
 from toolkit import placement
 from toolkit.profile_folder.errors import ProfileError
-from toolkit.profile_folder.schema import Placed, PlacementKind, Profile
+from toolkit.profile_folder.schema import PlacementKind, PlacementResult, Profile
 
 Arrays = dict[str, np.ndarray]
 KINDS: tuple[PlacementKind, ...] = ("linear", "eplb", "gimbal", "milp", "joint")
@@ -24,7 +22,7 @@ TIME_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class EpConfig:
     """EP size, redundant experts, GPUs a node; `drift` as in `placement.Weights` (`joint` only)."""
 
     gpus: int
@@ -50,7 +48,7 @@ def traffic(profile: Profile, arrays: Arrays) -> placement.Traffic:
 def place_all(
     profile: Profile,
     arrays: Arrays,
-    layouts: tuple[Layout, ...],
+    layouts: tuple[EpConfig, ...],
     seed: int,
     say: Callable[[str], None],
 ) -> tuple[Profile, Arrays]:
@@ -59,7 +57,7 @@ def place_all(
     Raises:
         ProfileError: sizes that do not divide, or tokens that are too few.
     """
-    placed: list[Placed] = []
+    placed: list[PlacementResult] = []
     more: Arrays = {}
     for layout in layouts:
         for kind in KINDS:
@@ -77,8 +75,8 @@ def place_all(
 
 
 def place(
-    profile: Profile, arrays: Arrays, layout: Layout, kind: PlacementKind, seed: int, limit: float
-) -> tuple[Placed, placement.Placement | None]:
+    profile: Profile, arrays: Arrays, layout: EpConfig, kind: PlacementKind, seed: int, limit: float
+) -> tuple[PlacementResult, placement.Placement | None]:
     """One placement and its judgement; None (and the reason as the note) where the MILP, which
     only fits small models, cannot be solved.
 
@@ -106,7 +104,7 @@ def place(
     seconds = time.perf_counter() - start
     judgement = placement.judge(found, topology, arrays["tokens_held_out"])
     mean = judgement.summary()
-    row = Placed(
+    row = PlacementResult(
         kind=kind,
         gpus=layout.gpus,
         gpus_per_node=layout.gpus_per_node,
@@ -128,8 +126,8 @@ def _percent(gap: float | None) -> float | None:
     return None if gap is None or not np.isfinite(gap) else 100 * gap
 
 
-def _empty(layout: Layout, kind: PlacementKind, note: str) -> Placed:
-    return Placed(
+def _empty(layout: EpConfig, kind: PlacementKind, note: str) -> PlacementResult:
+    return PlacementResult(
         kind=kind,
         gpus=layout.gpus,
         gpus_per_node=layout.gpus_per_node,
@@ -145,7 +143,7 @@ def _empty(layout: Layout, kind: PlacementKind, note: str) -> Placed:
     )
 
 
-def _relative(placed: list[Placed]) -> tuple[Placed, ...]:
+def _relative(placed: list[PlacementResult]) -> tuple[PlacementResult, ...]:
     """Step times as shares of that of `linear` on the same layout."""
     base = {(p.gpus, p.redundant): p.step for p in placed if p.kind == "linear"}
     return tuple(
@@ -157,12 +155,12 @@ def _relative(placed: list[Placed]) -> tuple[Placed, ...]:
 def write_placement(
     profile: Profile,
     arrays: Arrays,
-    layout: Layout,
+    layout: EpConfig,
     kind: str,
     path: Path,
     seed: int,
     limit: float,
-) -> Placed:
+) -> PlacementResult:
     """Place experts and write the JSON for --init-expert-location; returns the judgement.
 
     Raises:

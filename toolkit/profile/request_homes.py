@@ -1,7 +1,5 @@
 """Which DP rank of one server each request comes to decode on, by a policy."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -24,7 +24,7 @@ LINE_LIMIT = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PhaseRows:
     """What one phase of a request was routed to: ids int16 [rows, layers, top_k].
 
     `rank` names the worker (url, DP rank), `end` is its clock when the phase had ended.
@@ -48,7 +48,7 @@ class Heard:
     `end` absolute.
     """
 
-    experts: dict[str, dict[str, Rows]] = field(default_factory=dict)
+    experts: dict[str, dict[str, PhaseRows]] = field(default_factory=dict)
     steps: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
     steps_at: dict[tuple[str, int], float] = field(default_factory=dict)
     """Our own monotonic clock when a rank's last block of steps came in."""
@@ -105,7 +105,9 @@ class Tap:
         for response in self._responses:
             response.close()
 
-    async def request(self, rid: str, phases: tuple[str, ...], timeout_s: float) -> dict[str, Rows]:
+    async def request(
+        self, rid: str, phases: tuple[str, ...], timeout_s: float
+    ) -> dict[str, PhaseRows]:
         """Wait for a request's rows of `phases` and take them out."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not all(phase in self.heard.experts.get(rid, {}) for phase in phases):
@@ -214,7 +216,7 @@ class Tap:
         import numpy as np
 
         ids = np.frombuffer(body, dtype=np.int16).reshape(head.shape)
-        rows = Rows(
+        rows = PhaseRows(
             ids=ids,
             rank=(url, head.dp_rank),
             end=head.end,

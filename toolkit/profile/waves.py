@@ -5,8 +5,6 @@ mixed ones, so that decode steps differ in batch size *and*, at the same size, i
 experts they use: without that a fit cannot tell the two apart.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

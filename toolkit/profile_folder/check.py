@@ -1,7 +1,5 @@
 """Whether a profile may be used with a model and a deployment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.profile_folder.errors import ProfileError

@@ -1,7 +1,5 @@
 """What goes wrong with profiles, for people to read."""
 
-from __future__ import annotations
-
 from toolkit.errors import ToolkitError
 
 

@@ -17,8 +17,6 @@ model. Arrays of `arrays.safetensors`:
     placement_KIND                 int32 [L, P]      one for each of `placements`
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -68,7 +66,7 @@ class Data(_Strict):
     languages: dict[str, int]
 
 
-class Request(_Strict):
+class ProfiledRequest(_Strict):
     """One row of the arrays; its text is not kept."""
 
     id: str
@@ -176,7 +174,7 @@ class Latency(_Strict):
     note: str = ""
 
 
-class Transfer(_Strict):
+class TransferFit(_Strict):
     """KV from prefill to decode: latency is the fit's constant, bandwidth its slope's inverse."""
 
     backend: str
@@ -190,7 +188,7 @@ class Transfer(_Strict):
 PlacementKind = Literal["linear", "eplb", "gimbal", "milp", "joint"]
 
 
-class Placed(_Strict):
+class PlacementResult(_Strict):
     """One placement, judged on tokens that were not fitted.
 
     `balance` is max/mean GPU load by layer, averaged over layers (worst in `balance_max`);
@@ -221,13 +219,13 @@ class Profile(_Strict):
     model: ProfiledModel
     setting: Setting
     data: Data
-    requests: tuple[Request, ...]
+    requests: tuple[ProfiledRequest, ...]
     activations: Activations
     affinity: Affinity
     correlation: Correlation
     rho: Rho
     centroids: CentroidRows
     latency: Latency
-    transfer: Transfer | None = None
-    placements: tuple[Placed, ...] = ()
+    transfer: TransferFit | None = None
+    placements: tuple[PlacementResult, ...] = ()
     steps_columns: tuple[str, ...] = ()

@@ -7,8 +7,6 @@ Writers hold a lock on the parent folder, which the kernel frees however they en
 finds under such names is therefore left over by a dead one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

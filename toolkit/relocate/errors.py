@@ -1,7 +1,5 @@
 """What goes wrong while experts are moved."""
 
-from __future__ import annotations
-
 from toolkit.errors import ToolkitError
 
 

@@ -1,7 +1,5 @@
 """How much one order may move, by what the orders before it took. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field

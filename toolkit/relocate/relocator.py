@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.placement.online import Ids, Online, PlacementDecision, Settings
+from toolkit.placement.online import Ids, Online, PlacementDecision, RelocationSettings
 from toolkit.placement.present import Present
 from toolkit.placement.relocation import steps
 from toolkit.profile.tap import Tap
@@ -66,7 +66,7 @@ class Relocator:
         self,
         session: aiohttp.ClientSession,
         url: str,
-        settings: Settings,
+        settings: RelocationSettings,
         share: float = 0.1,
         stall_s: float = 0.0,
         dry_run: bool = False,

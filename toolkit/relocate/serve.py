@@ -1,13 +1,11 @@
 """Run a relocator and its HTTP until told to stop, or until one decision is made."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolkit.contract.addresses import LOOPBACK, http_url
-from toolkit.placement.online import Settings
+from toolkit.placement.online import RelocationSettings
 from toolkit.profile.measure import new_session
 from toolkit.relocate.app import make
 from toolkit.relocate.errors import RelocationError
@@ -16,7 +14,7 @@ from toolkit.relocate.relocator import Relocator
 
 async def serve(
     servers: Mapping[str, str],
-    settings: Settings,
+    settings: RelocationSettings,
     *,
     share: float,
     stall_s: float,

@@ -1,7 +1,5 @@
 """A replay as one self-contained page."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 from toolkit import __version__

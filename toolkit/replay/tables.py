@@ -1,7 +1,5 @@
 """What came of a replay, in tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any

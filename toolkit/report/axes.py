@@ -1,7 +1,5 @@
 """Scales and the frame of a chart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Horizontal bars with their names at the left and their values at the right."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Pieces of the page: sections, figures, tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

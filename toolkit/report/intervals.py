@@ -1,7 +1,5 @@
 """Changes with their intervals, one below the other on one scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Numbers as people read them, for the report page and the terminal."""
 
-from __future__ import annotations
-
 import math
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps"))

@@ -1,7 +1,5 @@
 """The skeleton of a page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.report.html import escape

@@ -1,8 +1,6 @@
 """The page's looks: colours as variables (light, dark, print), type, layout; and its few lines
 of script. Contrast of every pair is tested: text at least 4.5, marks at least 3 on their ground."""
 
-from __future__ import annotations
-
 # name: (light, dark). s: load, pale to strong; d: GPU load around its mean; c: categories;
 # o: batch sizes in order.
 COLOURS: dict[str, tuple[str, str]] = {

@@ -1,7 +1,5 @@
 """Pieces of SVG as text. Colours, fonts and stroke widths come from the page's CSS classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 

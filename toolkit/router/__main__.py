@@ -31,14 +31,14 @@ async def serve(config_path: str, parsers: Started) -> int:
     from toolkit.front import inherited
     from toolkit.limited_logs import limit_all
     from toolkit.router import connections, descriptors, lobby, quiet
-    from toolkit.router.app import Router
+    from toolkit.router.app import RouterApp
     from toolkit.router.listener import Listener
     from toolkit.settings.router.config import ConfigError
     from toolkit.settings.router.load import load_config
 
     try:
         config = load_config(config_path)
-        router = Router(config, parsers)
+        router = RouterApp(config, parsers)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

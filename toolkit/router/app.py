@@ -54,7 +54,7 @@ DONE = b"data: [DONE]\n\n"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Router:
+class RouterApp:
     """Everything of one router process; `app()` is its HTTP face."""
 
     def __init__(self, config: RouterConfig, parsers: Started | None = None) -> None:

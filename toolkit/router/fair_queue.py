@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Ticket:
+class QueueTicket:
     """A body's place: in the queue, then at a process, until it is given back."""
 
     __slots__ = ("client", "large", "runs")
@@ -28,19 +28,19 @@ class Line:
     """Tickets of many clients, who take turns."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, deque[Ticket]] = {}
+        self._clients: dict[str, deque[QueueTicket]] = {}
         """Only clients that wait, whose turn is nearest first."""
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: QueueTicket) -> None:
         self._clients.setdefault(ticket.client, deque()).append(ticket)
 
-    def remove(self, ticket: Ticket) -> None:
+    def remove(self, ticket: QueueTicket) -> None:
         waiting = self._clients[ticket.client]
         waiting.remove(ticket)
         if not waiting:
             del self._clients[ticket.client]
 
-    def pop(self) -> Ticket | None:
+    def pop(self) -> QueueTicket | None:
         """The next one; its client goes behind all others."""
         client = next(iter(self._clients), None)
         if client is None:
@@ -71,17 +71,17 @@ class FairQueue:
     def waiting(self) -> int:
         return sum(self._waiting.values())
 
-    def enter(self, client: str, large: bool = False) -> Ticket | None:
+    def enter(self, client: str, large: bool = False) -> QueueTicket | None:
         """A ticket that waits; None where this client has too many of them."""
         count = self._waiting.get(client, 0)
         if count >= self.each:
             return None
         self._waiting[client] = count + 1
-        ticket = Ticket(client, large)
+        ticket = QueueTicket(client, large)
         self._lines[large].add(ticket)
         return ticket
 
-    def next(self) -> Ticket | None:
+    def next(self) -> QueueTicket | None:
         """Whose turn it is: it runs from now on. None: all places are taken, or nobody waits."""
         if self.running >= self.places:
             return None
@@ -95,7 +95,7 @@ class FairQueue:
         self._large += ticket.large
         return ticket
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: QueueTicket) -> None:
         """It has run, or does not want to any more. Once."""
         if ticket.runs:
             self.running -= 1
@@ -104,7 +104,7 @@ class FairQueue:
             self._lines[ticket.large].remove(ticket)
             self._forget(ticket)
 
-    def _forget(self, ticket: Ticket) -> None:
+    def _forget(self, ticket: QueueTicket) -> None:
         """It waits no longer."""
         left = self._waiting.pop(ticket.client) - 1
         if left:

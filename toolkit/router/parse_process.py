@@ -32,7 +32,7 @@ class Ended(Exception):
         self.code = code
 
 
-class Process:
+class ParseProcess:
     """One parsing process."""
 
     def __init__(
@@ -120,7 +120,7 @@ class _Unpickler(pickle.Unpickler):
         return self._packed[pid]
 
 
-class Server:
+class ParseServer:
     """The process that forks them (`toolkit.router.parse_server`), as long as it lives."""
 
     def __init__(self, started: parse_server.Started) -> None:
@@ -130,7 +130,7 @@ class Server:
         self._control.setblocking(False)
         asyncio.get_running_loop().add_reader(self._control, self._told)
 
-    async def fork(self) -> Process:
+    async def fork(self) -> ParseProcess:
         """A new process. OSError when there are no descriptors, or the server is gone."""
         ours, theirs = socket.socketpair()
         try:
@@ -149,7 +149,7 @@ class Server:
         except BaseException:
             writer.close()
             raise
-        return Process(pid, reader, writer, self._codes.setdefault(pid, _future()))
+        return ParseProcess(pid, reader, writer, self._codes.setdefault(pid, _future()))
 
     def _told(self) -> None:
         """A process has ended, or the server has."""

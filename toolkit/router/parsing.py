@@ -21,10 +21,10 @@ from typing import Any
 from toolkit.router import descriptors, parse_server, request_view, splitting
 from toolkit.router.budget import MIB, Charge, values, weight
 from toolkit.router.errors import ApiError
-from toolkit.router.fair_queue import FairQueue, Ticket
+from toolkit.router.fair_queue import FairQueue, QueueTicket
 from toolkit.router.packed import WORTH, pack, rest
 from toolkit.router.parse_job import LARGE, too_costly
-from toolkit.router.parse_process import Ended, Process, Server
+from toolkit.router.parse_process import Ended, ParseProcess, ParseServer
 from toolkit.router.quiet import log
 from toolkit.router.request import Job
 from toolkit.router.usual import usual
@@ -50,10 +50,10 @@ class Parser:
     def __init__(self, cpu_s: float = 0.1, started: parse_server.Started | None = None) -> None:
         self._cpu_s = cpu_s
         self._started = started
-        self._server: Server | None = None
+        self._server: ParseServer | None = None
         self._queue = FairQueue(PROCESSES, EACH)
-        self._turns: dict[Ticket, asyncio.Future[None]] = {}
-        self._idle: list[Process] = []
+        self._turns: dict[QueueTicket, asyncio.Future[None]] = {}
+        self._idle: list[ParseProcess] = []
         self.elsewhere = 0
         """Bodies that went to a process."""
 
@@ -98,7 +98,7 @@ class Parser:
             await asyncio.wait({work})  # half a question would spoil the next one
             raise
 
-    async def _turn(self, client: str, large: bool) -> Ticket:
+    async def _turn(self, client: str, large: bool) -> QueueTicket:
         """A place at a process, once it is this client's turn."""
         ticket = self._queue.enter(client, large)
         if ticket is None:
@@ -129,21 +129,21 @@ class Parser:
             if not turn.done():
                 turn.set_result(None)
 
-    def _leave(self, ticket: Ticket) -> None:
+    def _leave(self, ticket: QueueTicket) -> None:
         del self._turns[ticket]
         self._queue.leave(ticket)
         self._go_on()
 
     async def _ask(
         self,
-        ticket: Ticket,
+        ticket: QueueTicket,
         path: str,
         chunks: list[bytes],
         charge: Charge,
         known: dict[str, Any],
         seconds: float,
     ) -> Job:
-        process: Process | None = None
+        process: ParseProcess | None = None
         name, good = known.get("request_id"), False
         try:
             async with asyncio.timeout(max(WALL_S, WALL * seconds)):
@@ -179,7 +179,7 @@ class Parser:
                 process.end()
             self._leave(ticket)
 
-    async def _process(self) -> Process:
+    async def _process(self) -> ParseProcess:
         while self._idle:
             process = self._idle.pop()
             if process.alive:
@@ -190,7 +190,7 @@ class Parser:
                 log.error("the server of parsing processes has ended; another one is started")
                 await self._server.stop()
             started, self._started = self._started, None
-            self._server = Server(started or parse_server.started())
+            self._server = ParseServer(started or parse_server.started())
         return await self._server.fork()
 
     async def stop(self) -> None:
@@ -199,6 +199,6 @@ class Parser:
         self._idle.clear()
         server, self._server = self._server, None
         if server is None and self._started is not None:
-            server, self._started = Server(self._started), None
+            server, self._started = ParseServer(self._started), None
         if server is not None:
             await server.stop()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from toolkit.policies.stages.moving import Instance, Move, Mover, Running
+from toolkit.policies.stages.moving import Instance, Mover, PlannedMove, RunningRequest
 from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.readings import possible, read_ranks
 from toolkit.router.first import first_of
@@ -70,7 +70,7 @@ class Rebalancer:
         """What the last one took."""
         self.refused: Counter[str] = Counter()
         """Moves that did not come about, by how they ended: kept, ended or lost."""
-        self._carried: dict[Live, Move] = {}
+        self._carried: dict[Live, PlannedMove] = {}
         self._rests: dict[Live, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.get_running_loop().create_future()
@@ -159,10 +159,10 @@ class Rebalancer:
             spare_tokens=spare,
         )
 
-    def _running(self, live: Live, rank: Rank) -> Running:
+    def _running(self, live: Live, rank: Rank) -> RunningRequest:
         moving = bool(self._on_its_way(live))
         length = live.length
-        return Running(
+        return RunningRequest(
             request=live,
             length=length,
             movable=not (moving or rank.held or live in self._rests)
@@ -172,7 +172,7 @@ class Rebalancer:
             left=live.left,
         )
 
-    async def _carry(self, live: Live, move: Move) -> None:
+    async def _carry(self, live: Live, move: PlannedMove) -> None:
         target: Any = move.target
         began = monotonic()
         try:

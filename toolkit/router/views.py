@@ -29,7 +29,7 @@ from toolkit.settings.router.choosing import MOVES_BY
 from toolkit.settings.router.config import why_not
 
 if TYPE_CHECKING:
-    from toolkit.router.app import Router
+    from toolkit.router.app import RouterApp
     from toolkit.router.dispatch import Dispatcher
 
 ABORTED = "aborted by /abort_request"
@@ -41,7 +41,7 @@ to everybody, and takes a ms and more."""
 PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info")
 
 
-def add_routes(app: web.Application, router: Router) -> None:
+def add_routes(app: web.Application, router: RouterApp) -> None:
     view = Views(router)
     app.router.add_get("/health", view.health)
     app.router.add_get("/readiness", view.readiness)
@@ -61,7 +61,7 @@ def add_routes(app: web.Application, router: Router) -> None:
 
 
 class Views:
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: RouterApp) -> None:
         self._r = router
         self._metrics = b""
         self._metrics_until = 0.0
@@ -325,7 +325,7 @@ class Views:
             return _error(error.status, error.message)
 
 
-def _lengths(router: Router) -> list[tuple[int, int, str]]:
+def _lengths(router: RouterApp) -> list[tuple[int, int, str]]:
     return [
         (live.length - live.generated, live.length, live.rank.name)
         for live in router.dispatcher.moves.all()

@@ -5,8 +5,6 @@ Only what the file itself sets is looked at: a default never offends, nor does a
 Where a key acts is said where it is declared (`toolkit.settings.rules`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -17,10 +15,10 @@ from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.settings.role import Role
 from toolkit.settings.router.permissions import MEDIA, NO_MEDIA
 from toolkit.settings.router.section import SGLANG_POLICIES, Router
-from toolkit.settings.rules import Device, Rule, rules_of
+from toolkit.settings.rules import Device, KeyRule, rules_of
 from toolkit.settings.section import Section
 
-ROUTER = rules_of(Router, Rule)
+ROUTER = rules_of(Router, KeyRule)
 """Every key of `router:`; a test fails for one that is not here."""
 DEVICE = rules_of(Role, Device)
 """The keys of a role that act on one device only."""

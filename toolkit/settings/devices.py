@@ -3,8 +3,6 @@
 The reasons are those of `toolkit.launch.wait_limits`.
 """
 
-from __future__ import annotations
-
 CUDA: dict[str, float] = {
     "silent_s": 5.0,
     "hung_s": 30.0,

@@ -1,7 +1,5 @@
 """What is wrong in a settings file, for people: where, what, and how to repair it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

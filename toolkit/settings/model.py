@@ -1,7 +1,5 @@
 """Section `model`: which weights."""
 
-from __future__ import annotations
-
 from toolkit.settings.section import Count, Section, key
 
 

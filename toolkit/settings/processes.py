@@ -1,7 +1,5 @@
 """Sections `timeouts`, `restart` and `logs`: what the launcher does with processes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

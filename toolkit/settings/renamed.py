@@ -1,7 +1,5 @@
 """Keys that have another name now: the old one is refused, and the error names the new one."""
 
-from __future__ import annotations
-
 RENAMED: dict[str, dict[str, str]] = {"router.rebalance": {"patience": "wait_limit"}}
 """Section of the deployment file -> old key -> new key of that section. Keys of the three roles are
 under `ROLE`; those of the router's own file as in section `router`. A test goes over all of it."""

@@ -3,8 +3,6 @@
 A field names its rule where it is declared; `toolkit.settings.acting` judges by it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +13,7 @@ PD = "use mode: pd, or remove it"
 
 
 @dataclass(frozen=True)
-class Rule:
+class KeyRule:
     """When a key of `router:` acts, and what to do where it does not.
 
     `kinds`: the routers that know what to do with it; `other`: what to say of another one, where
@@ -36,12 +34,12 @@ class Device:
     why: str
 
 
-OURS = Rule(("toolkit",))
-BOTH = Rule(("toolkit", "sglang"))
-EVERY = Rule(("toolkit", "sglang", "none"))
+OURS = KeyRule(("toolkit",))
+BOTH = KeyRule(("toolkit", "sglang"))
+EVERY = KeyRule(("toolkit", "sglang", "none"))
 """Also where there is no router: workers go by it, or its values are judged and not the key."""
-EXPERTS = Rule(("toolkit",), plain=PD)
-PARKS = Rule(("toolkit",), plain=PD, late=True)
+EXPERTS = KeyRule(("toolkit",), plain=PD)
+PARKS = KeyRule(("toolkit",), plain=PD, late=True)
 CPU = Device("cpu", "only CPU workers share cores: remove it")
 CUDA = Device("cuda", "device cpu has no GPUs: set device: cuda, or remove it")
 

@@ -4,8 +4,6 @@ It says what keys there are, their types and bounds. Which of them can act toget
 `toolkit launch --dry-run` to say.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@
 are the annotation's. Documents and checks are made from these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar

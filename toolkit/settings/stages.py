@@ -1,7 +1,5 @@
 """`stages`: ranges of lengths of requests, and the decode servers or ranks of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

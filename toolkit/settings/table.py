@@ -1,7 +1,5 @@
 """Every key of a deployment file: type, default, meaning, and where it can act."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 

@@ -1,7 +1,5 @@
 """Section `transfer`: how KV moves between workers."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from toolkit.settings.section import Section, key

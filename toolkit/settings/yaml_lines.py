@@ -1,7 +1,5 @@
 """Read a YAML document and remember the line of every key, for error messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

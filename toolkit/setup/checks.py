@@ -17,29 +17,29 @@ RUN_GIB = 6.0  # 1 prefill + 2 decode + router take about 5
 GIB = 1024**3
 
 
-class Problem(NamedTuple):
+class SetupProblem(NamedTuple):
     """`fatal` ones stop the set-up; the others are said once, and it goes on."""
 
     fatal: bool
     text: str
 
 
-def check_platform(system: str, machine: str) -> Optional[Problem]:
+def check_platform(system: str, machine: str) -> Optional[SetupProblem]:
     """`system` and `machine` as platform.system() and platform.machine() give them."""
     if system == "Linux" and machine in ("x86_64", "AMD64"):
         return None
-    return Problem(
+    return SetupProblem(
         True,
         f"This is {system} on {machine}. The pinned packages (PyTorch, the Mooncake transfer "
         "engine) exist for Linux on x86_64 only: use such a machine, a virtual one or a container.",
     )
 
 
-def check_python(version: Tuple[int, ...]) -> Optional[Problem]:
+def check_python(version: Tuple[int, ...]) -> Optional[SetupProblem]:
     if OLDEST_PYTHON <= tuple(version[:2]) < TOO_NEW_PYTHON:
         return None
     found = ".".join(str(part) for part in version[:3])
-    return Problem(
+    return SetupProblem(
         True,
         f"This is Python {found}; the pinned packages need Python 3.11 or 3.12. Install "
         "it (Debian, Ubuntu: apt-get install python3.11 python3.11-venv) and run the same "
@@ -47,10 +47,10 @@ def check_python(version: Tuple[int, ...]) -> Optional[Problem]:
     )
 
 
-def check_disk(free_bytes: int, needed_gib: float, folder: str) -> Optional[Problem]:
+def check_disk(free_bytes: int, needed_gib: float, folder: str) -> Optional[SetupProblem]:
     if free_bytes >= needed_gib * GIB:
         return None
-    return Problem(
+    return SetupProblem(
         True,
         f"Only {free_bytes / GIB:.1f} GiB are free at {folder}; the set-up needs "
         f"{needed_gib:g} GiB there. Free some space (`pip cache purge` often helps), or move "
@@ -58,22 +58,22 @@ def check_disk(free_bytes: int, needed_gib: float, folder: str) -> Optional[Prob
     )
 
 
-def check_memory(available_bytes: int) -> Optional[Problem]:
+def check_memory(available_bytes: int) -> Optional[SetupProblem]:
     if available_bytes >= RUN_GIB * GIB:
         return None
-    return Problem(
+    return SetupProblem(
         False,
         f"Only {available_bytes / GIB:.1f} GiB of memory are available; three workers and a "
         f"router take about 5. Close other programs, or expect the demo to be stopped.",
     )
 
 
-def check_venv_module(has_ensurepip: bool) -> Optional[Problem]:
+def check_venv_module(has_ensurepip: bool) -> Optional[SetupProblem]:
     """Debian and Ubuntu ship Python without what `python -m venv` needs."""
     if has_ensurepip:
         return None
     name = "python%d.%d-venv" % sys.version_info[:2]
-    return Problem(
+    return SetupProblem(
         True,
         f"This Python cannot make virtual environments: its module ensurepip is missing. "
         f"Run `apt-get install {name}` as root, then the same command again.",
@@ -91,7 +91,7 @@ def available_memory() -> int:
     return 1 << 62
 
 
-def machine_problems(root: Path, installed: bool) -> List[Problem]:
+def machine_problems(root: Path, installed: bool) -> List[SetupProblem]:
     """Every problem of this machine, not only the first; `installed`: .venv is there already."""
     import importlib.util
 

@@ -4,11 +4,9 @@
 request's counts into the vector that is compared with them. Pure numpy: no torch, no clock.
 """
 
-from __future__ import annotations
-
 from toolkit.signatures.assignment import ClusterAssignment, balanced_assignment
 from toolkit.signatures.calibration import Calibration
-from toolkit.signatures.centroids import CentroidFit, fit, fit_space, match_fits, refit
+from toolkit.signatures.centroids import CentroidFit, fit, fit_space
 from toolkit.signatures.clusters import Clusters, balanced_kmeans, nearest, vanilla_kmeans
 from toolkit.signatures.distinct import DistinctExperts, distinct_reduction, expected_distinct
 from toolkit.signatures.drift import (
@@ -52,9 +50,7 @@ __all__ = [
     "greedy_mask",
     "idf_weights",
     "match_centroids",
-    "match_fits",
     "nearest",
-    "refit",
     "refit_recent",
     "signature_rho",
     "vanilla_kmeans",

@@ -1,7 +1,5 @@
 """Balanced assignment: every point to a cluster, none over capacity, at the least total cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """What the router takes from a profile: the signature space, its requests and its centroids."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From stored counts to one centroid for each decode worker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,17 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit import exact
 from toolkit.signatures.calibration import Calibration, Counts, Floats, Indices
 from toolkit.signatures.clusters import (
     Clusters,
     balanced_kmeans,
     check_k,
-    cluster_means,
     nearest,
 )
 from toolkit.signatures.mask import LayerMask, greedy_mask
-from toolkit.signatures.matching import match_centroids
 from toolkit.signatures.space import SignatureSpace
 from toolkit.signatures.variants import variant_space
 
@@ -96,17 +91,6 @@ def fit(
     return CentroidFit(space, mask, clusters, notes)
 
 
-def refit(fitted: CentroidFit, counts_prefill: Counts, k: int, seed: int = 0) -> CentroidFit:
-    """Clusters for another K (or other requests) in the same signature space.
-
-    Needs the prefill counts [N, L, E] only: nothing is measured again. With the counts and the
-    seed of the first fit it gives what `fit` with this K gives.
-    ValueError: K below 1 or above N; counts of another model; negative or NaN counts.
-    """
-    clusters = balanced_kmeans(fitted.space.signatures(counts_prefill), k, seed)
-    return replace(fitted, clusters=clusters)
-
-
 def fit_space(
     data: Calibration, seed: int = 0, variant: str = "count_idf"
 ) -> tuple[SignatureSpace, LayerMask, tuple[str, ...]]:
@@ -128,16 +112,3 @@ def fit_space(
         )
     curve = () if math.isnan(mask.rho) else mask.curve
     return replace(everything, layers=mask.layers, curve=curve), mask, tuple(notes)
-
-
-def match_fits(new: CentroidFit, old: CentroidFit, counts_prefill: Counts) -> Indices:
-    """[K_new]: as `match_centroids`, for two fits whose weights or layers may differ.
-
-    Each request with counts [N, L, E] goes to its nearest old centroid; the normalised means of
-    these groups in the new space stand for the old centroids. An old centroid that attracts no
-    request is like none of the new ones. With equal spaces the counts are not looked at. *Ours.*
-    """
-    if old.space.same_as(new.space):
-        return match_centroids(new.centroids, old.centroids)
-    points = exact.whole(new.space.signatures(counts_prefill))
-    return match_centroids(new.centroids, cluster_means(points, old.assign(counts_prefill), old.k))

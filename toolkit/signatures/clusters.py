@@ -1,7 +1,5 @@
 """Spherical k-means with balanced clusters: one centroid for each decode worker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Spearman's rank correlation, many candidates at once."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Distinct experts that batches would load: what clustering is for, judged on unseen requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Drift: notices that the traffic has left its centroids, and keeps what a refit needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inverse document frequency: how much an expert tells requests apart."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit.signatures.calibration import Counts, Floats

@@ -1,7 +1,5 @@
 """The greedy layer mask: which layers' counts say how requests will decode."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which worker takes which new centroid, so that a refit moves as little traffic as possible."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,14 +21,13 @@ def match_centroids(new: Floats, old: Floats) -> Indices:
     occur; pass only the rows of the workers that remain. Cosines that differ by rounding alone
     count as equal, so that ties are broken the same way on every machine. *Ours.*
 
-    ValueError: different dimensions (see `toolkit.signatures.match_fits`), NaN.
+    ValueError: different dimensions, NaN.
     """
     from scipy.optimize import linear_sum_assignment
 
     if new.ndim != 2 or old.ndim != 2 or new.shape[1] != old.shape[1]:
         raise ValueError(
-            f"centroids of shapes {new.shape} and {old.shape} lie in different signature spaces: "
-            "use match_fits with counts of recent requests"
+            f"centroids of shapes {new.shape} and {old.shape} lie in different signature spaces"
         )
     if not (np.isfinite(new).all() and np.isfinite(old).all()):
         raise ValueError("centroids hold NaN or infinity")

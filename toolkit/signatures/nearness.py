@@ -1,7 +1,5 @@
 """How well centroids serve requests: how near these are, and over how many workers they fall."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

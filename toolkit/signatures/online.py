@@ -4,8 +4,6 @@ The paper fits once. Its authors' program (casys-kaist/ELDR, `eldr/serving/centr
 on fitting while it serves; what that does is here, without its thread and its clock.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

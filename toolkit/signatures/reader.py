@@ -1,7 +1,5 @@
 """From a `prefill_done` event to the vector that ELDR compares with its centroids."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +20,7 @@ LARGEST_NUMBER = 2**31
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Sample:
+class SignatureSample:
     """A request's `vector` [D] (unit length), its `counts` [D] float32 and its prompt's tokens."""
 
     vector: Floats
@@ -55,7 +53,7 @@ class SignatureReader:
             if value:
                 kept[name] = value
 
-    def read(self, name: str, signature: Any) -> Sample | str:
+    def read(self, name: str, signature: Any) -> SignatureSample | str:
         """The sample of a `prefill_done` with this signature, or in a few words why there is
         none."""
         wrong = self._wrong.get(name)
@@ -72,7 +70,7 @@ class SignatureReader:
         if not wire.complete:
             return INCOMPLETE
         try:
-            return Sample(self.space.of_kept(counts), counts, wire.tokens)
+            return SignatureSample(self.space.of_kept(counts), counts, wire.tokens)
         except ValueError:
             return OTHER_LAYERS
 

@@ -1,7 +1,5 @@
 """Centroids fitted anew while serving, to the traffic of late."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

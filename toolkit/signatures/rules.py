@@ -1,7 +1,5 @@
 """When the watch calls for a refit, and when a refit is worth its move."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

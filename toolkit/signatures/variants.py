@@ -1,7 +1,5 @@
 """What each step of the signature is worth: rho of the variants, for the report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

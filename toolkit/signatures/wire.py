@@ -16,8 +16,6 @@ That is 0.01 % of the KV that goes to the decode worker in the last case. Varint
 a quarter of it there, for 30 and 70 times the time to pack, which is the scheduler's thread's.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Decode ranks of prefill and decode apart: places for KV that comes from a prefill worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from toolkit.simulate.costs.base import CostModel

@@ -1,7 +1,5 @@
 """YAML files of the simulator: strict, with the line of what is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """The simulated clock: a heap of what happens when."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count

@@ -1,7 +1,5 @@
 """What a group's experts make its steps take, kept as its requests come and go."""
 
-from __future__ import annotations
-
 from toolkit.simulate.costs.links import Links
 from toolkit.simulate.crossing import crossing_of
 from toolkit.simulate.experts import Mixture, SimulatedExperts

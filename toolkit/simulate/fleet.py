@@ -56,7 +56,7 @@ class PrefillFleet(_Strict):
 
 class StageFleet(_Strict):
     """`replicas` servers for requests of `upto` KV tokens at most, None: of any length
-    (`toolkit.policies.stages.layout.Stage`)."""
+    (`toolkit.policies.stages.layout.LengthStage`)."""
 
     upto: int | None = None
     replicas: int = 1

@@ -1,7 +1,5 @@
 """A distribution in little memory, however many values it has seen."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

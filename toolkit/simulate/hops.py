@@ -1,7 +1,5 @@
 """Many steps at once, whose times are a straight line of their number."""
 
-from __future__ import annotations
-
 import math
 
 

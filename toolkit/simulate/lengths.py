@@ -1,7 +1,5 @@
 """BR-H's knowledge of what is in flight, told in steps of ranks instead of tokens of streams."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from toolkit.policies.base import RequestView

@@ -1,16 +1,11 @@
 """A loop whose requests may move to another rank, and which takes in those that move."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Movable(Loop):

@@ -1,7 +1,5 @@
 """Requests that move from one decode rank to another while they decode, with what that costs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ AHEAD = 64
 
 
 @dataclass(eq=False)
-class Moving:
+class SimulatedMove:
     """One move. `length`: of the request in KV tokens, when it began. `tokens`: KV tokens of the
     place that is kept at the target, 0 for none. `left`: when it said its last token at the source;
     NaN: it is still there."""
@@ -60,16 +58,16 @@ class MoveFigures:
         }
 
 
-class Notified(Protocol):
+class MoveObserver(Protocol):
     """Who keeps the books of what is where (`toolkit.simulate.staged.Staged`)."""
 
-    def coming(self, moving: Moving) -> None:
+    def coming(self, moving: SimulatedMove) -> None:
         """It has begun."""
 
-    def moved(self, moving: Moving, said: int) -> None:
+    def moved(self, moving: SimulatedMove, said: int) -> None:
         """The request goes on at the target, with so many tokens said."""
 
-    def given_up(self, moving: Moving) -> None:
+    def given_up(self, moving: SimulatedMove) -> None:
         """It stays where it is, or has ended."""
 
 
@@ -93,7 +91,7 @@ class SimulatedMoves:
         cost: CostModel,
         kind: Kind,
         hop_s: float,
-        told: Notified,
+        told: MoveObserver,
         again: Callable[[Request, Callable[[], None]], None] | None = None,
     ) -> None:
         """`again`: let the request's prefill worker compute its answer so far and send all of its
@@ -102,7 +100,7 @@ class SimulatedMoves:
         self.cost = cost
         self.kind = kind
         self.figures = MoveFigures()
-        self.under_way: dict[Request, Moving] = {}
+        self.under_way: dict[Request, SimulatedMove] = {}
         self._hop_s = hop_s
         self._told = told
         self._again = again
@@ -114,7 +112,9 @@ class SimulatedMoves:
         """The request, which decodes at the source, is to go to the target."""
         length = _group(source).length_of(request)
         queues = self.kind == "replay" and self._again is None
-        moving = Moving(request, source, target, why, length, 0 if queues else length + AHEAD)
+        moving = SimulatedMove(
+            request, source, target, why, length, 0 if queues else length + AHEAD
+        )
         self.under_way[request] = moving
         if moving.tokens:
             _group(target).expect(target, moving.tokens)
@@ -130,7 +130,7 @@ class SimulatedMoves:
         if moving is not None:
             self._give_up(moving)
 
-    def _send(self, moving: Moving) -> None:
+    def _send(self, moving: SimulatedMove) -> None:
         latency = self.cost.transfer_s(0)
         line = moving.source.name
         begin = max(self.events.now, self._line_free.get(line, 0.0))
@@ -138,12 +138,12 @@ class SimulatedMoves:
         self._line_free[line] = done
         self.events.at(done + latency, self._cut, moving)
 
-    def _cut(self, moving: Moving) -> None:
+    def _cut(self, moving: SimulatedMove) -> None:
         """Leave when the step that runs is over."""
         if self.under_way.get(moving.request) is moving:
             moving.source.group.at_boundary(self._leave, moving)
 
-    def _leave(self, moving: Moving) -> None:
+    def _leave(self, moving: SimulatedMove) -> None:
         request, source, target = moving.request, moving.source, moving.target
         if self.under_way.get(request) is not moving:
             return
@@ -161,10 +161,10 @@ class SimulatedMoves:
             request.cached = request.computed = 0
             self.events.after(2 * self._hop_s, target.group.arrive, target, request)
 
-    def _put_in(self, moving: Moving) -> None:
+    def _put_in(self, moving: SimulatedMove) -> None:
         _group(moving.target).put_in(moving.target, moving.request, moving.tokens)
 
-    def _goes_on(self, moving: Moving) -> None:
+    def _goes_on(self, moving: SimulatedMove) -> None:
         request, group = moving.request, _group(moving.target)
         del self.under_way[request]
         running = request in moving.target.running
@@ -174,7 +174,7 @@ class SimulatedMoves:
         self.figures.stall.add(self.events.now - moving.left)
         self._told.moved(moving, said)
 
-    def _give_up(self, moving: Moving) -> None:
+    def _give_up(self, moving: SimulatedMove) -> None:
         if self.under_way.get(moving.request) is not moving:
             return
         del self.under_way[moving.request]

@@ -1,7 +1,5 @@
 """Workers that slow each other down, as CPU workers do that share a machine's cores."""
 
-from __future__ import annotations
-
 from typing import Literal, Protocol
 
 from toolkit.simulate.fleet import Machine

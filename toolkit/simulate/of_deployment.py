@@ -1,7 +1,5 @@
 """A deployment file as a simulated fleet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.launch.checks.waiting import PARKED

@@ -1,7 +1,5 @@
 """A simulation as one self-contained page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

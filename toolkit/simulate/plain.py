@@ -1,7 +1,5 @@
 """Workers that prefill and decode both: SGLang without disaggregation (`mode: plain`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify

@@ -1,8 +1,6 @@
 """Workers that prefill and decode both, where best-effort prompts give way to latency-sensitive
 requests."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A prefill worker: a waiting queue, chunked forward passes, and KV that waits to be fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which prompt blocks a prefill worker still has: least recently used ones leave first."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Which prompts are in a worker's next pass where best-effort ones give way to all others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,13 +1,11 @@
 """Prompts that wait at a worker, and who of them is in its next forward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isnan
 from typing import NamedTuple
 
-from toolkit.policies.sjf import Queued, ShortestFirst
+from toolkit.policies.sjf import ShortestFirst, WaitingRequest
 from toolkit.simulate.prefix_cache import PrefixCache
 from toolkit.simulate.request import Request
 
@@ -112,7 +110,9 @@ class PromptQueue:
 
     def _sort(self, shortest: ShortestFirst, count: int) -> None:
         queued = [
-            Queued(f"{each.number:012d}", each.to_fill - self._seen(each), self._since[each])
+            WaitingRequest(
+                f"{each.number:012d}", each.to_fill - self._seen(each), self._since[each]
+            )
             for each in self.waiting
         ]
         self.waiting = [self.waiting[i] for i in shortest.order(queued, count)]

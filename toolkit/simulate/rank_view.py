@@ -1,7 +1,5 @@
 """A rank as the router knows it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from toolkit.policies.base import Load, WorkerView

@@ -1,7 +1,5 @@
 """How many tokens SGLang expects of answers that run, when it lets one more request in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

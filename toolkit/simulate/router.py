@@ -1,7 +1,5 @@
 """The router: the same policy objects as the real one, on simulated workers."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -37,7 +35,7 @@ KEPT_BACK = 8
 `toolkit.router.dispatch` has it."""
 
 
-class Router:
+class SimulatedRouter:
     """Arrival -> prefill worker -> (late) decode rank; or both at arrival (early); or, where there
     are no prefill workers, arrival -> a rank that does both, which the decode policy chooses.
 

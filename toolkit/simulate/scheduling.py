@@ -1,7 +1,5 @@
 """When a scheduler's loop hears of what, and tells it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Policies on the same requests, each seed once: what a simulation is asked for most often."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
@@ -25,7 +23,7 @@ Requests = Callable[[int], Iterable[Request]]
 
 
 @dataclass(frozen=True)
-class Setting:
+class SimulationSetting:
     """What is the same for all arms. `arms`: as `toolkit bench` writes them."""
 
     fleet: Fleet
@@ -70,7 +68,7 @@ class Outcome:
         return paired_ratio(ours, theirs)
 
 
-def run(setting: Setting, report: Callable[[str], None] = lambda text: None) -> Outcome:
+def run(setting: SimulationSetting, report: Callable[[str], None] = lambda text: None) -> Outcome:
     """Every arm on every seed. SimulateError: nothing arrived."""
     begin = time.perf_counter()
     figures: list[list[dict[str, Any]]] = [[] for _ in setting.arms]
@@ -112,6 +110,6 @@ def with_policies(fleet: Fleet, arm: str) -> Fleet:
     return fleet.model_copy(update={"router": router})
 
 
-def _patterned(setting: Setting, seed: int) -> Iterator[Request]:
+def _patterned(setting: SimulationSetting, seed: int) -> Iterator[Request]:
     requests = iter(setting.requests(seed))
     return requests if setting.experts is None else with_rows(requests, setting.experts, seed)

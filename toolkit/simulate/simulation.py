@@ -1,7 +1,5 @@
 """One run: a fleet, what its steps cost, and the requests that arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
@@ -30,7 +28,7 @@ from toolkit.simulate.prefill import PrefillWorker
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.recorder import LatencyLimits, Recorder
 from toolkit.simulate.request import Request
-from toolkit.simulate.router import Router, RouterTimes
+from toolkit.simulate.router import RouterTimes, SimulatedRouter
 from toolkit.simulate.staged import Staged
 from toolkit.simulate.workers import WorkerBuilder
 
@@ -108,7 +106,7 @@ class Simulation:
             if fleet.decode.dp_attention:
                 servers = (rank.name for rank in self.ranks)
                 locality.maps = maps_of(experts, links_of(cost), servers, fleet.decode.dp)
-        self.router = Router(
+        self.router = SimulatedRouter(
             events,
             self.prefills,
             self.ranks,

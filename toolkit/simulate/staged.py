@@ -1,16 +1,14 @@
 """Passes over all decode ranks for requests that are to move, and the books of those that do."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
-from toolkit.policies.stages.moving import Instance, Mover, Running
+from toolkit.policies.stages.moving import Instance, Mover, RunningRequest
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.stages.refining import Batch, Refiner
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.lengths import Followed
-from toolkit.simulate.moves import Moving, SimulatedMoves
+from toolkit.simulate.moves import SimulatedMove, SimulatedMoves
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.rank_view import RankView
 from toolkit.simulate.request import Request
@@ -47,7 +45,7 @@ class Staged:
         self._ranks: dict[Hashable, SimulatedRank] = {
             rank_view.rank.key: rank_view.rank for rank_view in rank_views
         }
-        self._coming: dict[SimulatedRank, dict[Request, Moving]] = {r: {} for r in self._of}
+        self._coming: dict[SimulatedRank, dict[Request, SimulatedMove]] = {r: {} for r in self._of}
         self._going: dict[SimulatedRank, int] = dict.fromkeys(self._of, 0)
         self._moves: SimulatedMoves | None = None
         self._soon: Event | None = None
@@ -63,22 +61,22 @@ class Staged:
 
     # ---- what becomes of a move ----
 
-    def coming(self, moving: Moving) -> None:
+    def coming(self, moving: SimulatedMove) -> None:
         self._coming[moving.target][moving.request] = moving
         self._going[moving.source] += 1
         self._of[moving.target].expect(moving.request, moving.length)
 
-    def moved(self, moving: Moving, said: int) -> None:
+    def moved(self, moving: SimulatedMove, said: int) -> None:
         self._over(moving)
         self._of[moving.source].leave(moving.request)
         if self._followed is not None:
             self._followed.moved(moving.target, moving.request, said)
 
-    def given_up(self, moving: Moving) -> None:
+    def given_up(self, moving: SimulatedMove) -> None:
         self._over(moving)
         self._of[moving.target].leave(moving.request)
 
-    def _over(self, moving: Moving) -> None:
+    def _over(self, moving: SimulatedMove) -> None:
         del self._coming[moving.target][moving.request]
         self._going[moving.source] -= 1
         self._of[moving.target].waits_no_more(moving.length)
@@ -124,7 +122,7 @@ class Staged:
         way = self._moves.under_way
         done = group.steps + group.taken()
         running = [
-            Running(
+            RunningRequest(
                 r,
                 r.prompt + r.generated + done - r.joined,
                 r.first_token == r.first_token,  # it has said something
@@ -135,8 +133,10 @@ class Staged:
         ]
         coming = self._coming[rank]
         waiting = [r for r in rank_view.unbegun if r not in rank.running]
-        running += [Running(r, r.prompt, movable=False, prompt=r.prompt) for r in waiting]
-        running += [Running(r, r.to_fill, movable=False, prompt=r.prompt) for r in rank.retracted]
+        running += [RunningRequest(r, r.prompt, movable=False, prompt=r.prompt) for r in waiting]
+        running += [
+            RunningRequest(r, r.to_fill, movable=False, prompt=r.prompt) for r in rank.retracted
+        ]
         place = rank.place
         used = group.kv_of(place) + sum(r.prompt for r in waiting)
         # Those that have come and not yet gone on are in the batch already.

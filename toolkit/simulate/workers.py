@@ -1,7 +1,5 @@
 """A fleet's workers, as it describes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -6,8 +6,6 @@ PyPI holds CUDA builds only. Speculative decoding imports more of them; those ra
 `patches.worker` puts this folder in front of `sys.path`, and only when the device is cpu.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

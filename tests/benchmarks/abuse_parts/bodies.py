@@ -1,7 +1,5 @@
 """`abuse`, fuzzed bodies: the router between a raw client and stand-ins that serve anything."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import zlib

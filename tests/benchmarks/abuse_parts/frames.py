@@ -1,7 +1,5 @@
 """`abuse`, fuzzed frames: from clients by raw sockets, and from workers that answer rudely."""
 
-from __future__ import annotations
-
 import random
 import sys
 from typing import Any

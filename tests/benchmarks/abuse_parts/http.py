@@ -1,7 +1,5 @@
 """A raw HTTP client for `abuse`: what goes out are bytes, what comes back is looked at strictly."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

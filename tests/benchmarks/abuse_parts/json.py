@@ -5,8 +5,6 @@ JSON writer would write: duplicate keys, `1e999`, `[` a hundred thousand deep) a
 (encodings, truncation, flipped bits).
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

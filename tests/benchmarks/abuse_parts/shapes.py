@@ -5,8 +5,6 @@ unfinished, and its client goes away. `refuse`: where the message ends can be re
 (RFC 9112, 6.3), or its framing is unknown: a 200 to it is a way to smuggle requests past a proxy.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

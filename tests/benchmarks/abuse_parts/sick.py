@@ -1,7 +1,5 @@
 """`abuse`, one sick worker of three decodes: how many posts still go to it, and who suffers."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any

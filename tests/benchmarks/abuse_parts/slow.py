@@ -5,8 +5,6 @@ tests.benchmarks.abuse_parts.slow PORT SECONDS`): what they cost is what the rou
 not that they take turns with it on a small machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """`abuse`, a storm of faults beside many requests; and the order of those that wait in it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import statistics

@@ -1,7 +1,5 @@
 """What `abuse` keeps an eye on: the router's life, memory and counters, and what it answered."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import sys

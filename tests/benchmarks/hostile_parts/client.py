@@ -1,7 +1,5 @@
 """Two clients of `hostile`: one that reads a stream, and one that sends what is hostile."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -7,8 +7,6 @@ nothing. On SIGUSR1 it writes the longest turn since the last one, and the CPU t
 to CONFIG.json.held.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

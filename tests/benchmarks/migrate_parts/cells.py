@@ -5,8 +5,6 @@ stream goes from one decode worker to the other and back, and on each of them th
 others as make a batch of that size, with contexts as long as its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Valid bodies of the three endpoints, and every body that differs from one in a single field."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """One body posted, and what came of it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

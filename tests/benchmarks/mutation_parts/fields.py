@@ -4,8 +4,6 @@ Run in a process of its own, since importing them takes a gigabyte: `python -m
 tests.benchmarks.mutation_parts.fields` prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -23,8 +21,7 @@ def fields() -> dict[str, list[str]]:
         check=True,
         timeout=300,
     )
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """What the mutations are sent to: a deployment behind its router, or one plain SGLang server."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -7,8 +7,6 @@ column is the one that leads on the very rounds that are compared, which can onl
 disadvantage.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """By how much the simulator is off, as `validation --record` last measured it on real workers."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

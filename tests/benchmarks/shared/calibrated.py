@@ -1,8 +1,6 @@
 """Real workers held against the simulator: cases, how they are played, costs fitted to calibration
 runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """What every benchmark shares: its arguments, its last line, statistics, processes' memory."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

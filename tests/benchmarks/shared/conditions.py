@@ -1,7 +1,5 @@
 """Ratios of runs under several conditions at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

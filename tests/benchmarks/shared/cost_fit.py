@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.bench.errors import BenchError
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.fleet import Machine
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def fitted(runs: Sequence[Heard], transfer_s: float) -> Fitted:
             base=base, per_request=per_request, per_kv_token=per_kv_token, per_join=per_join
         ),
         prefill=Prefill(base=prompt[0], per_token=prompt[1]),
-        transfer=Transfer(base=transfer_s),
+        transfer=TransferCost(base=transfer_s),
         machine=Machine(decode_beside_prefill=1 - min(beside, 0.95)),
     )
     return Fitted(cost, {"decode": step_error, "prefill": prompt_error})
@@ -94,8 +94,7 @@ def _least_squares(rows: np.ndarray) -> tuple[list[float], float]:
     def solve(part: np.ndarray) -> np.ndarray:
         scale = np.abs(part[:, 1:]).max(axis=0)
         scale[scale == 0] = 1.0
-        result: np.ndarray = nnls(part[:, 1:] / scale, part[:, 0])[0] / scale
-        return result
+        return nnls(part[:, 1:] / scale, part[:, 0])[0] / scale
 
     held = np.arange(len(rows)) % 4 == 3
     told = rows[held, 1:] @ solve(rows[~held])
@@ -179,5 +178,4 @@ def _overlap(
         part = np.minimum(at, ends[last]) - begins[last]
         return np.where(place > 0, before[last] + part, 0.0)
 
-    result: np.ndarray = covered(until) - covered(since)
-    return result
+    return covered(until) - covered(since)

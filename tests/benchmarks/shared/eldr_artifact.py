@@ -1,7 +1,5 @@
 """What ELDR's own artifact measured, and why a simulated figure is another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isnan

@@ -1,7 +1,5 @@
 """Which requests shared a decode batch, taken from a played round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

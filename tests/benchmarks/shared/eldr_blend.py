@@ -1,7 +1,5 @@
 """Expert use as specialised as a paper measured, out of requests that are more so."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 
@@ -45,8 +43,7 @@ class Blend:
 
     def _mixed(self, chances: np.ndarray, share: float) -> np.ndarray:
         mean = chances[~self._held].mean(axis=0)
-        mixed: np.ndarray = ((1 - share) * chances + share * mean).clip(0, 1)
-        return mixed
+        return ((1 - share) * chances + share * mean).clip(0, 1)
 
     def chances(self, share: float) -> SimulatedExperts:
         """Without signatures."""

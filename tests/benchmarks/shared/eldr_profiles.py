@@ -33,8 +33,7 @@ class Part:
     @property
     def fitted(self) -> np.ndarray:
         """[N] bool: the requests that are not held out."""
-        result: np.ndarray = self.arrays["held_out"] == 0
-        return result
+        return self.arrays["held_out"] == 0
 
     @property
     def vectors(self) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Decode batches replayed on one worker of its own: what their steps take without neighbours."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

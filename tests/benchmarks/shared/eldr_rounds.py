@@ -1,7 +1,5 @@
 """What the ELDR benchmarks share: unseen prompts, rounds of them, and numbers from the rounds."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

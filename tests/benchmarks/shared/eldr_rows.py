@@ -1,7 +1,5 @@
 """Requests whose experts are known, for simulated ELDR: some to fit to, others to be served."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

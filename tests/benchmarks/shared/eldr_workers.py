@@ -5,8 +5,6 @@ own profile. Only one of them should be given requests at a time: a router sees 
 others make, but not what they are about to send.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,12 +1,10 @@
 """Qwen3-30B-A3B's experts on two A100: where placements lay them, and what a step then takes.
 
-Routing is synthetic (`toolkit/placement/synthetic.py`, 48 layers x 128 experts, top 8), as
+Routing is synthetic (`tests/synthetic_routing.py`, 48 layers x 128 experts, top 8), as
 specialised as ELDR reports. Placements are fitted to one half of the requests; simulated ones
 follow the other half. Gimbal fits anew every 3,000 steps; this traffic stays as it is, so that one
 fit is as good.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -15,8 +13,8 @@ import numpy as np
 from tests.benchmarks.shared.node_arms import counted
 from tests.benchmarks.shared.simulated import QWEN3_30B
 from tests.benchmarks.shared.specialised import specialised
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Placement, Topology, Traffic, count, from_gpus, place, sent
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Links, deepep
 from toolkit.simulate.experts import SimulatedExperts

@@ -5,8 +5,6 @@ traces: Mooncake's conversation (arXiv 2407.00079), Azure's LLM inference trace 
 (Splitwise, arXiv 2311.18677), and arXiv summarization as in Vidur (arXiv 2405.05465).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Traffic of long-tailed lengths over DP ranks, and the load balancers it is measured against."""
 
-from __future__ import annotations
-
 from tests.benchmarks.shared.kinds import draw, of_trace, scaled
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.traces import TraceRow

@@ -1,7 +1,5 @@
 """Llama-3.2-3B on an H20 by data sheets, and dialogues with a tail up to 128K tokens."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import cache
@@ -9,7 +7,7 @@ from math import exp, log
 
 from tests.benchmarks.shared.mixed_lengths import mixed_of
 from toolkit.policies.stages.qoe import Qoe
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.request import Request
 
 LAYERS, WIDTH = 28, 3072
@@ -90,7 +88,7 @@ def cost(penalty: float = 1.0) -> Linear:
             per_token=2 * PARAMETERS / COMPUTE,
             per_pair=4 * WIDTH * LAYERS / COMPUTE,
         ),
-        transfer=Transfer(base=0.001, per_token=KV_BYTES / LINE),
+        transfer=TransferCost(base=0.001, per_token=KV_BYTES / LINE),
     )
 
 

@@ -1,7 +1,5 @@
 """A load on a router, made by a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

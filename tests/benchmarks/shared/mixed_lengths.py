@@ -1,7 +1,5 @@
 """What mixed lengths in one batch cost, for simulated machines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """One wide-EP server in `locality_nodes`: its requests, which rank gets each, what crosses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

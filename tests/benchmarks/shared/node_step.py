@@ -9,8 +9,6 @@ requests a GPU, 2,000 tokens, two-batch overlap), 92 ms a step, of which the sum
 Two-batch overlap: twice the longer of computing and communicating half a batch.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit.placement import Placement, Topology, sent

@@ -1,16 +1,14 @@
 """Placements that users can choose, held against optima of Gimbal's eq. 12 on small instances."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, Traffic, Weights, count, gimbal, joint, milp
 from toolkit.placement.milp import objective
-from toolkit.placement.synthetic import Recipe, token_ids
 
 PROVEN = 1e-4
 """A gap of the solver below which its placement is called optimal."""

@@ -1,7 +1,5 @@
 """A router of a benchmark's own before workers that are up: several can stand side by side."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

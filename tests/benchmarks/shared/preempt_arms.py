@@ -1,7 +1,5 @@
 """Deployments that differ in how a prefill worker treats best-effort prompts, and their traffic."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

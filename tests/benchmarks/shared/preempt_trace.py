@@ -1,7 +1,5 @@
 """What a worker's batch trace (`patches.steps.batch_trace`) says of requests in a hurry."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,15 +1,13 @@
 """What benchmarks of simulated fleets share: their GPUs, their traffic, how a ratio is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from toolkit.bench.arrivals import poisson
 from toolkit.bench.stats import Ratio
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.request import Request
-from toolkit.simulate.workloads.traffic import Kind
+from toolkit.simulate.workloads.traffic import RequestKind
 
 
 def told(ratio: Ratio) -> dict[str, float]:
@@ -58,11 +56,11 @@ def cost(
             per_distinct=model.expert_bytes / ranks / entries / bandwidth,
         ),
         prefill=Prefill(base=0.005, per_token=model.flops / (0.4 * flops)),
-        transfer=Transfer(base=0.003, per_token=model.kv_bytes / 40e9),
+        transfer=TransferCost(base=0.003, per_token=model.kv_bytes / 40e9),
     )
 
 
-BASE = Kind(name="", share=1, prompt=(300.0, 1.0), answer=(350.0, 0.8))
+BASE = RequestKind(name="", share=1, prompt=(300.0, 1.0), answer=(350.0, 0.8))
 MI300X = (5.3e12, 1300e12)
 """Bytes and operations a second."""
 

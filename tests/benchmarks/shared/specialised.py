@@ -1,10 +1,8 @@
 """Routers as specialised as large ones are reported to be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from toolkit.placement.synthetic import Recipe, distinct_ratio, families, token_ids
+from tests.synthetic_routing import Recipe, distinct_ratio, families, token_ids
 
 
 def specialised(recipe: Recipe, ratio: float = 0.78, seed: int = 0) -> Recipe:

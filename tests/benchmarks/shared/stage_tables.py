@@ -1,7 +1,5 @@
 """What `stages` prints: its tables, and its figures beside the published ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import isnan
 from typing import Any

@@ -1,7 +1,5 @@
 """What simulated figures say beside published ones, in words that follow from the numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import isnan
 from typing import Any

@@ -1,7 +1,5 @@
 """One wide-EP decode server of DeepSeek-V3's shape for the queue simulator."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +15,12 @@ from tests.benchmarks.shared.node_step import (
     REST_S,
 )
 from tests.benchmarks.shared.specialised import specialised
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, Traffic, eplb, lay
-from toolkit.placement.synthetic import Recipe, token_ids
 from toolkit.signatures.clusters import balanced_kmeans
 from toolkit.signatures.idf import idf_weights
 from toolkit.signatures.space import SignatureSpace
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.costs.links import Link, Links, Work, deepep
 from toolkit.simulate.experts import SimulatedExperts
 
@@ -75,7 +73,7 @@ def cost(gpus: int) -> Linear:
     return Linear(
         decode=Decode(base=WHOLE * same, per_kv_token=WHOLE * ATTENTION_S / KV_TOKENS),
         prefill=Prefill(base=0.001, per_token=0.0),
-        transfer=Transfer(base=0.001),
+        transfer=TransferCost(base=0.001),
         links=_scaled(deepep(), WHOLE / LAYERS, slots),
     )
 

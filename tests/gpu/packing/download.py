@@ -1,7 +1,5 @@
 """Wheels for the other machine's Python, from the index that pip is configured for."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which shared libraries compiled modules ask for that are not there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each parcel is a folder with a copy of the manifest, so that any of them can be unpacked first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Makes the parcels: SGLang, its kernels and needs first, then what moves KV."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterable

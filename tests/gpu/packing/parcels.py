@@ -1,7 +1,5 @@
 """Files cut into parcels of a bounded size, in their order: what is needed first comes first."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

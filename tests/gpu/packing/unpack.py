@@ -4,8 +4,6 @@ Pieces wait in `FOLDER/.parcels` until their file is whole; then pip unpacks it 
 has been unpacked is noted by its digest, so that a second call does only what is left.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -88,8 +86,7 @@ def _one_manifest(paths: list[Path], into: Path) -> Manifest:
 
 def _noted(into: Path) -> list[str]:
     path = into / DONE
-    noted: list[str] = json.loads(path.read_text()) if path.exists() else []
-    return noted
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def _collect(file: Packed, parcels: list[Path], spool: Path) -> None:

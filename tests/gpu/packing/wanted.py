@@ -5,8 +5,6 @@ what SGLang's server and this project import besides.
 Versions are those of `toolkit/setup/cpu.lock`, except where the SGLang wheel itself pins another.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

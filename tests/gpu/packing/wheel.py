@@ -1,7 +1,5 @@
 """A wheel without some of its files, still a valid wheel."""
 
-from __future__ import annotations
-
 import fnmatch
 import zipfile
 from collections.abc import Sequence

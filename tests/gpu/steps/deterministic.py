@@ -13,8 +13,6 @@ bit beside others, and behind a prompt that holds what was said so far. Fails wh
 changes, or none moved.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

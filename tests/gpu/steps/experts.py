@@ -13,8 +13,6 @@ times; `fit`: milliseconds on requests and distinct experts (summed over layers)
 Published (arXiv 2607.25026): 4.7 times from 16 to 128 experts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ flight (what choosing late adds to the first decode token's time, and the KV tra
 of one arm played twice. Fails where a request was lost; on a CPU, where arms differ.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics

@@ -9,8 +9,6 @@ mean over rounds with its 95 % interval, `kv_tokens` of the steps of both. Publi
 figure 2): attention 1.1 to 2.1 times.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from typing import Any

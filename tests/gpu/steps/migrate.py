@@ -13,8 +13,6 @@ two tokens undisturbed. Fails where a stream is lost, where none moved, where fe
 direct moves took place, or where direct moves change more streams than a repetition.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections import Counter

@@ -9,8 +9,6 @@ the `first` position at which each of those does; `distinct_outputs`, as a degen
 agree about anything. Fails where patches change more prompts than a repetition.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.e2e import calls

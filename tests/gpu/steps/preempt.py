@@ -12,8 +12,6 @@ prompt that was stopped has another first token (on a CPU: any other token) than
 later ones come from batches of another make-up, by which a GPU's sums differ.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

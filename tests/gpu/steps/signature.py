@@ -13,8 +13,6 @@ its 95 % interval), and `complete`, how many signatures of the whole prompt came
 counts are on the host. Fails where a signature is missing or not of the whole prompt.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Tiny models: the same seed writes the same weights, and transformers reads what was written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the toolkit reads in the configurations that users' models have."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

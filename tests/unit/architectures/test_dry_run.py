@@ -1,7 +1,5 @@
 """A dry run of every architecture for CUDA, on a machine that need not have it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

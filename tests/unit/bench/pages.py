@@ -1,7 +1,5 @@
 """Reports as `toolkit bench` makes them, of made-up figures, for what is written about them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -9,7 +7,7 @@ from toolkit.bench.class_ratios import doubts
 from toolkit.bench.client import Sample
 from toolkit.bench.compare import Arm, Comparison
 from toolkit.bench.groups import MOST
-from toolkit.bench.knee import Search
+from toolkit.bench.knee import KneeSearch
 from toolkit.bench.metrics import summarise
 from toolkit.bench.session import Report
 from toolkit.bench.swept import Curve, Point, Range, Swept
@@ -129,7 +127,7 @@ def swept(arms: int = 2, runs: int = 3) -> Report:
     asked = Range(0.5, 16, runs)
     curves = []
     for name, most in zip(NAMES[:arms], (6.1, 4.0, 4.3), strict=False):
-        curve = Curve(Arm.parse(name), asked, Search(0.5, 16))
+        curve = Curve(Arm.parse(name), asked, KneeSearch(0.5, 16))
         while (rate := curve.search.next()) is not None:
             point = Point(rate)
             for _ in range(runs):

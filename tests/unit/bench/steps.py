@@ -1,7 +1,5 @@
 """What decode workers tell of their steps, made up."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from patches.steps import request_times

@@ -1,7 +1,5 @@
 """How evenly ranks were loaded: integrals over steps against counting moment by moment."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -12,20 +10,20 @@ from hypothesis import strategies as st
 
 from patches.steps.step_log import FIELDS
 from tests.unit.bench.steps import decode, rank, step
-from toolkit.bench.balance import Levels, Track, balance
+from toolkit.bench.balance import Levels, RankTrack, balance
 
 # (gap before it, how long it takes, KV tokens): whole seconds, so that a second is a moment.
 logs = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 50)), max_size=8)
 ranks = st.lists(logs, min_size=2, max_size=4)
 
 
-def track(log: list[tuple[int, int, int]], offset: int = 0) -> Track:
+def track(log: list[tuple[int, int, int]], offset: int = 0) -> RankTrack:
     end, ends = offset, []
     for gap, took, _ in log:
         end += gap + took
         ends.append(float(end))
     took = np.array([float(t) for _, t, _ in log])  # type: ignore[assignment]
-    return Track.of(np.array(ends), took, np.array([float(v) for *_, v in log]))  # type: ignore[arg-type]
+    return RankTrack.of(np.array(ends), took, np.array([float(v) for *_, v in log]))  # type: ignore[arg-type]
 
 
 def by_second(log: list[tuple[int, int, int]], seconds: int) -> list[int]:
@@ -63,7 +61,7 @@ def test_the_integral_is_the_sum_over_moments(logs: Any, since: int, length: int
 def test_the_order_of_ranks_and_of_steps_does_not_matter(logs: Any, order: Any) -> None:
     tracks = [track(log) for log in logs]
     shuffled = [
-        Track.of(t.end[::-1], (t.end - t.start)[::-1], t.value[::-1])
+        RankTrack.of(t.end[::-1], (t.end - t.start)[::-1], t.value[::-1])
         for t in (tracks[i] for i in order if i < len(tracks))
     ]
     one, two = Levels.of(tracks), Levels.of(shuffled)
@@ -97,7 +95,7 @@ def test_an_idle_rank_holds_nothing_from_its_last_step_on() -> None:
 def test_steps_follow_each_other_although_clocks_are_rounded() -> None:
     """Gaps and overlaps of microseconds are no idle time."""
     ends = np.array([1.0, 2.00001, 3.0])
-    found = Track.of(ends, np.array([1.0, 1.00003, 0.99995]), np.array([5.0, 6.0, 7.0]))
+    found = RankTrack.of(ends, np.array([1.0, 1.00003, 0.99995]), np.array([5.0, 6.0, 7.0]))
     assert found.start.tolist() == [0.0, 1.0, 2.00001]
     assert found.at(np.array([0.5, 1.0, 2.00001, 2.9, 3.0])).tolist() == [5, 6, 7, 7, 0]
 

@@ -1,7 +1,5 @@
 """Ours beside the best balancer of each column; what the simulator's bias is read from."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

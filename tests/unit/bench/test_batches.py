@@ -1,7 +1,5 @@
 """Decode batches taken from a played round: who was where, and how far."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.steps import request_times

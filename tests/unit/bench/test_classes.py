@@ -1,7 +1,5 @@
 """`--ls-share`: who is latency-sensitive, what the server is told, and figures by class."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import replace

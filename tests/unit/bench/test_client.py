@@ -1,7 +1,5 @@
 """The stream timer on raw bytes, cut anywhere; request bodies; what counts as a lost request."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Comparisons: arms with parameters, ratios of what happens inside the workers, the tables."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from typing import Any

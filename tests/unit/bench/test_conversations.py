@@ -1,7 +1,5 @@
 """Conversations: how a file's row becomes turns, and how they are played against a server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,18 +184,9 @@ def talk(server: Chats, workload: Workload, load: BenchLoad) -> RunOutcome:
     async def main() -> RunOutcome:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", server.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        assert site._server is not None
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        try:
-            async with new_session() as session:
-                target = Target(f"http://127.0.0.1:{port}", "m", None, None)
-                return await play(session, target, workload, load)
-        finally:
-            await runner.cleanup()
+        async with TestServer(app) as up, new_session() as session:
+            target = Target(str(up.make_url("")).rstrip("/"), "m", None, None)
+            return await play(session, target, workload, load)
 
     return asyncio.run(main())
 

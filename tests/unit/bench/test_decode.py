@@ -1,7 +1,5 @@
 """What is made of the decode workers' step logs, on rows whose answers are known."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

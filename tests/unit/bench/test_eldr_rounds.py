@@ -1,7 +1,5 @@
 """What the ELDR benchmark plays: nothing that was fitted to, with the model it is given."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

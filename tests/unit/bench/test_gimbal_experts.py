@@ -1,7 +1,5 @@
 """Where Gimbal's ablation lays experts, and what that costs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

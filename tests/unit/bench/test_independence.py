@@ -1,7 +1,5 @@
 """What benchmarks take as independent: rounds and seeds, never parts of one."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

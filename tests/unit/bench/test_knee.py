@@ -1,7 +1,5 @@
 """The search for the knee: it converges, and never loses it."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -9,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.bench.knee import Search, crossing
+from toolkit.bench.knee import KneeSearch, crossing
 
 RATES = st.floats(0.01, 1e4)
 
@@ -20,7 +18,7 @@ def test_the_bracket_always_holds_the_knee(
 ) -> None:
     """Attainment that falls with the rate: up to the knee enough, beyond it too little."""
     high = low * times
-    search = Search(low, high, within)
+    search = KneeSearch(low, high, within)
     asked = []
     while (rate := search.next()) is not None:
         assert low <= rate <= high
@@ -45,7 +43,7 @@ def test_the_bracket_always_holds_the_knee(
 
 @given(st.lists(st.booleans(), min_size=60, max_size=60))
 def test_noise_cannot_turn_the_bracket_round(said: list[bool]) -> None:
-    search = Search(1, 64, 0.01)
+    search = KneeSearch(1, 64, 0.01)
     for holds in said:
         if (rate := search.next()) is None:
             break
@@ -55,7 +53,7 @@ def test_noise_cannot_turn_the_bracket_round(said: list[bool]) -> None:
 
 
 def test_rates_double_and_are_then_halved() -> None:
-    search, asked = Search(0.5, 32), []
+    search, asked = KneeSearch(0.5, 32), []
     while (rate := search.next()) is not None:
         asked.append(rate)
         search.tell(rate, rate <= 5.2)
@@ -70,7 +68,7 @@ def test_rates_double_and_are_then_halved() -> None:
 )
 def test_what_is_no_range_is_refused(low: float, high: float, within: float) -> None:
     with pytest.raises(ValueError, match=r"a sweep goes up|a knee is told"):
-        Search(low, high, within)
+        KneeSearch(low, high, within)
 
 
 @given(

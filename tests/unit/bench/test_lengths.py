@@ -1,7 +1,5 @@
 """Lengths as people send them: the shape of the traces that they stand for, and scaling."""
 
-from __future__ import annotations
-
 import statistics
 from itertools import pairwise
 

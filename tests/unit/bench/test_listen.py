@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from patches.steps import request_times
 from patches.steps.step_log import FIELDS, StepBlock
@@ -54,16 +55,12 @@ class FakeServer:
             app.router.add_get("/toolkit/events", self.events)
         app.router.add_post("/generate", self.generate)
         app.router.add_get("/v1/models", self.models)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
-            yield self
-        finally:
-            self.cut.set()
-            await runner.cleanup()
+        async with TestServer(app) as server:
+            self.url = str(server.make_url("")).rstrip("/")
+            try:
+                yield self
+            finally:
+                self.cut.set()
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
@@ -217,7 +214,7 @@ def test_the_router_is_told_the_label(label: Any, sent: str | None) -> None:
     assert set(server.labels) == {sent}
 
 
-def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
+async def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
     from rich.console import Console
 
     from toolkit.bench.build import Source
@@ -227,12 +224,8 @@ def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
 
     phases = (TrafficPhase(6, languages="en"), TrafficPhase(4, domains="code", max_tokens=5))
     settings = Settings(Source(phases=phases, max_tokens=3), BenchLoad(label="cell"), Slo())
-
-    async def main() -> Any:
-        async with FakeServer().up() as server:
-            return await measure(server.url, settings)
-
-    report = asyncio.run(main())
+    async with FakeServer().up() as server:
+        report: Any = await measure(server.url, settings)
     document = report.document
     assert document["metrics"]["distinct_experts"] == pytest.approx(12)
     assert set(document["decode_workers"]) == {"decode-0", "decode-0/1"}

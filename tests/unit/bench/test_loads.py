@@ -1,7 +1,5 @@
 """What decode workers held over time."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.steps.step_log import FIELDS

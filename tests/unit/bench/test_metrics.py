@@ -1,7 +1,5 @@
 """Metrics, SLOs and paired ratios on outputs whose answers are known by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 

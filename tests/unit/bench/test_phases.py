@@ -1,7 +1,5 @@
 """Workloads whose mix changes in mid-run: what is sent, when, and how rounds share it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path

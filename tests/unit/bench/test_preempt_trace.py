@@ -1,7 +1,5 @@
 """What a batch trace says of requests in a hurry."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`--prompts FILE`: every format that is read, and errors that name the line and its mend."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

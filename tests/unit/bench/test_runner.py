@@ -1,7 +1,5 @@
 """Which part of a run's decode steps is judged: the time in which a closed loop was full."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -37,8 +35,7 @@ def outcome(found: DecodeSteps | None, played: list[Sample]) -> RunOutcome:
 
 
 def ends(rows: np.ndarray) -> list[float]:
-    result: list[float] = rows[:, FIELDS.index("end")].tolist()
-    return result
+    return rows[:, FIELDS.index("end")].tolist()
 
 
 FULL = samples((0.0, 20.0), (1.0, 45.0), (20.0, 60.0), (45.0, 95.0), (60.0, 99.0))

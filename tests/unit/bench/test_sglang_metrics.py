@@ -4,8 +4,6 @@ SGLang's module needs torch, the CPU shims and a stand-in for `datasets`: it run
 its own.
 """
 
-from __future__ import annotations
-
 import json
 import random
 

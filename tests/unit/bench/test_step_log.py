@@ -1,8 +1,6 @@
 """The step log's arithmetic on fake batches and a clock that the test turns, and what leaves the
 worker: frames for listeners, sums for the router."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 from patches.scheduler_state import current
 from patches.steps import request_times, step_log
 from patches.steps.step_log import FIELDS, StepBlock
-from patches.streams.expert_stream import ExpertHub, Listener
+from patches.streams.expert_stream import ExpertHub, ExpertListener
 from patches.streams.step_summary import INTERVAL_S, StepSummary
 from toolkit.contract.events import Steps
 from toolkit.contract.frames import FinishedHead, Head, StepsHead
@@ -297,18 +295,14 @@ def test_a_prefill_worker_sends_no_sums() -> None:
     assert events == []
 
 
-def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
+async def test_sums_go_out_four_times_a_second_and_none_is_lost() -> None:
     events: list[tuple[float, Steps]] = []
-
-    async def main() -> None:
-        summary = StepSummary(lambda event: events.append((time.monotonic(), event)))
-        for _ in range(60):
-            add(summary, block([[1, 2, 30, 4.0]]))
-            add(summary, block([[1, 3, 30, 5.0]], rank=1))
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(INTERVAL_S + 0.1)
-
-    asyncio.run(main())
+    summary = StepSummary(lambda event: events.append((time.monotonic(), event)))
+    for _ in range(60):
+        add(summary, block([[1, 2, 30, 4.0]]))
+        add(summary, block([[1, 3, 30, 5.0]], rank=1))
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(INTERVAL_S + 0.1)
     for rank, distinct in ((0, 4.0), (1, 5.0)):
         mine = [(when, event) for when, event in events if event.dp_rank == rank]
         assert sum(event.steps for _, event in mine) == 60
@@ -322,7 +316,7 @@ def test_finished_rows_go_out_as_a_frame_of_their_own() -> None:
     whole = StepBlock(2, 5.0, (1, len(FIELDS)), bytes(4 * len(FIELDS)), done.tobytes())
     hub = ExpertHub(lambda steps: None)
     frames: list[tuple[Head, bytes]] = []
-    hub._listeners.add(Listener(0.0))  # somebody listens
+    hub._listeners.add(ExpertListener(0.0))  # somebody listens
     hub.publish = lambda head, body: frames.append((head, body))  # type: ignore[method-assign]
     hub.publish_steps(whole)
     assert [type(head) for head, _ in frames] == [StepsHead, FinishedHead]

@@ -1,7 +1,5 @@
 """Sweeps and several runs against a server whose capacity is known."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from tests.unit.bench.pages import single, swept, talked
@@ -18,7 +17,7 @@ from toolkit.bench import page_sweep
 from toolkit.bench.build import Source
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
-from toolkit.bench.knee import Search
+from toolkit.bench.knee import KneeSearch
 from toolkit.bench.metrics import Slo
 from toolkit.bench.page import render
 from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
@@ -96,17 +95,9 @@ def run(
         app.router.add_post("/flush_cache", server.flush)
         app.router.add_get("/v1/models", server.models)
         app.router.add_post("/generate", server.generate)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        assert site._server is not None
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        server.url = f"http://127.0.0.1:{port}"
-        try:
+        async with TestServer(app) as up:
+            server.url = str(up.make_url("")).rstrip("/")
             return await measure(server.url, settings, say)
-        finally:
-            await runner.cleanup()
 
     return asyncio.run(main())
 
@@ -255,7 +246,9 @@ def test_runs_that_differ_too_much_are_said_to() -> None:
     def point(rate: float, *shares: float) -> Point:
         return Point(rate, [{"goodput_fraction": share} for share in shares])
 
-    curve = Curve(None, Range(4, 16), Search(4, 16, 1.0), [point(4, 1, 1, 1), point(8, 1, 1, 0.1)])
+    curve = Curve(
+        None, Range(4, 16), KneeSearch(4, 16, 1.0), [point(4, 1, 1, 1), point(8, 1, 1, 0.1)]
+    )
     curve.search.held, curve.search.failed = 4, 8
     assert curve.doubt.startswith("not certain: the runs at 8 requests/s differ too much")
     text = shown(sweep_table(curve))

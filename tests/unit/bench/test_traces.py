@@ -1,7 +1,5 @@
 """Trace parsers and the prompts made from them, on small hand-written samples."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What a comparison says: the words follow from the intervals, the page and table from both."""
 
-from __future__ import annotations
-
 import io
 import random
 import re
@@ -16,7 +14,7 @@ from tests.unit.bench.pages import by_class, compared, several, single, swept, t
 from tests.unit.html_page import Page
 from toolkit.bench.errors import BenchError
 from toolkit.bench.page import ready, render, write
-from toolkit.bench.progress import Progress
+from toolkit.bench.progress import ComparisonProgress
 from toolkit.bench.ratios import verdict_table
 from toolkit.bench.stats import Ratio, paired_ratio
 from toolkit.bench.verdict import METRICS, BenchFinding, findings, shown
@@ -93,7 +91,7 @@ def test_the_table_is_whole_and_fits(width: int) -> None:
 
 @pytest.mark.parametrize(("room", "lines"), [(80, 1), (40, 2), (4000, 1)])
 def test_progress_cuts_nothing(room: int, lines: int) -> None:
-    progress = Progress(["eldr", "kv_shortest_queue"], 12, room)
+    progress = ComparisonProgress(["eldr", "kv_shortest_queue"], 12, room)
     row = {"median_ttft_ms": 12345.678, "median_tpot_ms": 88.04, "distinct_experts": 21.44}
     first = progress.lines(0, 0, row)
     again = progress.lines(1, 11, {**row, "median_worker_tpot_ms": 7.125})
@@ -109,7 +107,7 @@ def test_progress_cuts_nothing(room: int, lines: int) -> None:
 
 def test_a_long_name_moves_what_follows_and_is_not_cut() -> None:
     name = "late:gimbal@0.9:0.1+composed@eldr+br0+user"
-    (_, line) = Progress([name, "eldr"], 8, 80).lines(0, 0, {"median_ttft_ms": 1.0})
+    (_, line) = ComparisonProgress([name, "eldr"], 8, 80).lines(0, 0, {"median_ttft_ms": 1.0})
     assert name in line.splitlines()[0] and "1.0" in line.splitlines()[1]
 
 

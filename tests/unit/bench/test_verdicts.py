@@ -1,7 +1,5 @@
 """Verdicts of simulated tables follow from the numbers, whichever way these turn out."""
 
-from __future__ import annotations
-
 from math import nan
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The wide-EP server of `locality_simulated`: its steps, and what is fitted to what."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Hosts, ports and URLs as text."""
 
-from __future__ import annotations
-
 import ast
 import re
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """The lines of a worker's event stream: what is written is read, and nothing else is believed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

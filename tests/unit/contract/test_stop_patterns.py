@@ -1,7 +1,5 @@
 """Stop patterns mean what Python's `re` makes of them, and cost what the text is long."""
 
-from __future__ import annotations
-
 import re
 import sys
 import unicodedata

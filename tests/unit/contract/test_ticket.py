@@ -1,7 +1,5 @@
 """Tickets: what was signed is read, whatever else stands there is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A worker that fails is left alone, is probed before it comes back, and never all are out."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

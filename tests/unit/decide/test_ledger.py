@@ -1,7 +1,5 @@
 """What a decode rank carries: every request counts once, whatever its readings contain by now."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

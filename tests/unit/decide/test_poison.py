@@ -1,7 +1,5 @@
 """A request that kills its workers ends with an error, and nobody else does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -9,7 +7,7 @@ import pytest
 
 from tests.present import present
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
+from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, text_of
 from toolkit.decide.poison import (
     LATELY_S,
     QUARANTINE_S,
@@ -83,47 +81,41 @@ def test_reruns_are_bounded_and_come_back_with_success() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bool) -> None:
-    async def check() -> None:
-        args = ["--token-ms", "5", "--prefill-ms", "60"]
-        async with Cluster(prefills=4, decodes=4, worker_args=args) as cluster:
-            others = [post(cluster, PATH, bodies(20)[PATH]) for _ in range(12)]
-            poison = bodies(20, poison=role, announced=announced)[PATH]
-            (status, raw), *rest = await asyncio.gather(post(cluster, PATH, poison), *others)
-            assert status == 422, raw
-            assert b"not run again" in raw
-            for status, raw in rest:
-                assert (status, text_of(PATH, raw)) == (200, expected("hello", 20))
-            alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
-            assert sum(alive) == 2
-            state = await cluster.until(idle)
-            assert sum(state["poison"].values()) == 2
-            # Sent again, under another id, it costs nobody anything.
-            status, raw = await post(cluster, PATH, poison | {"rid": "again"})
-            assert status == 422
-            await asyncio.sleep(0.2)
-            alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
-            assert sum(alive) == 2
-
-    run(check())
+async def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bool) -> None:
+    args = ["--token-ms", "5", "--prefill-ms", "60"]
+    async with Cluster(prefills=4, decodes=4, worker_args=args) as cluster:
+        others = [post(cluster, PATH, bodies(20)[PATH]) for _ in range(12)]
+        poison = bodies(20, poison=role, announced=announced)[PATH]
+        (status, raw), *rest = await asyncio.gather(post(cluster, PATH, poison), *others)
+        assert status == 422, raw
+        assert b"not run again" in raw
+        for status, raw in rest:
+            assert (status, text_of(PATH, raw)) == (200, expected("hello", 20))
+        alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
+        assert sum(alive) == 2
+        state = await cluster.until(idle)
+        assert sum(state["poison"].values()) == 2
+        # Sent again, under another id, it costs nobody anything.
+        status, raw = await post(cluster, PATH, poison | {"rid": "again"})
+        assert status == 422
+        await asyncio.sleep(0.2)
+        alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
+        assert sum(alive) == 2
 
 
-def test_two_answers_of_500_are_the_request_s_fault() -> None:
-    async def check() -> None:
-        args = ["--record"]
-        async with Cluster(decodes=4, worker_args=args) as cluster:
-            body = bodies(4, stream=False, fail_status=500, fail_role="decode")[PATH]
-            async with cluster.session.post(cluster.url + PATH, json=body) as response:
-                assert response.status == 500
-                assert response.headers["x-should-retry"] == "false"
-                assert "as asked" in await response.text()
-            asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(4)]
-            assert sum(asked) == 2
-            # No worker is left alone for that.
-            for _ in range(8):
-                status, raw = await post(cluster, PATH, bodies(4, stream=False)[PATH])
-                assert (status, _whole(json.loads(raw))) == (200, expected("hello", 4))
-            asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(4)]
-            assert all(asked)
-
-    run(check())
+async def test_two_answers_of_500_are_the_request_s_fault() -> None:
+    args = ["--record"]
+    async with Cluster(decodes=4, worker_args=args) as cluster:
+        body = bodies(4, stream=False, fail_status=500, fail_role="decode")[PATH]
+        async with cluster.session.post(cluster.url + PATH, json=body) as response:
+            assert response.status == 500
+            assert response.headers["x-should-retry"] == "false"
+            assert "as asked" in await response.text()
+        asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(4)]
+        assert sum(asked) == 2
+        # No worker is left alone for that.
+        for _ in range(8):
+            status, raw = await post(cluster, PATH, bodies(4, stream=False)[PATH])
+            assert (status, _whole(json.loads(raw))) == (200, expected("hello", 4))
+        asked = [len((await cluster.stats(f"decode-{n}"))["bodies"]) for n in range(4)]
+        assert all(asked)

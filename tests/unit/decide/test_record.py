@@ -1,7 +1,5 @@
 """Decisions on record: played again they come out the same, on whatever policy."""
 
-from __future__ import annotations
-
 import io
 import random
 from pathlib import Path

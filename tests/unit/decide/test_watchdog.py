@@ -1,7 +1,5 @@
 """When a process that holds work is stuck: rules that hold for any run of readings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.contract import heartbeat
-from toolkit.contract.heartbeat import DOING_BYTES, LONGEST_S, Beat, Heartbeat
+from toolkit.contract.heartbeat import DOING_BYTES, LONGEST_S, Beat, HeartbeatFile
 from toolkit.decide.watchdog import FACTOR, GAP_S, Health, StuckBounds, Watchdog
 
 BOUNDS = StuckBounds(stuck_s=5.0, announced_s=120.0)
@@ -143,7 +141,7 @@ def test_a_heartbeat_is_read_as_it_was_written(
 ) -> None:
     path = tmp_path_factory.mktemp("beats") / heartbeat.scheduler(3)
     written = Beat(beats, works, doing, expected_s)
-    Heartbeat(path).write(written)
+    HeartbeatFile(path).write(written)
     assert heartbeat.read(path) == written
     assert heartbeat.read_all(path.parent) == {"scheduler-3": written}
     assert path.stat().st_mode & 0o077 == 0, "others can read it"

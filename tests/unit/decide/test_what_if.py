@@ -1,7 +1,5 @@
 """What another policy would have decided, against what it does decide in the same traffic."""
 
-from __future__ import annotations
-
 import json
 import random
 from io import StringIO

@@ -1,7 +1,5 @@
 """The demo's own logic: which prompts, what it shows, and that a bad answer is an error."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json
@@ -14,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,16 +79,9 @@ def _ask(stub: Stub, shown: list[str]) -> DemoAnswer:
         app.router.add_get("/workers", stub.workers)
         app.router.add_get("/v1/models", stub.models)
         app.router.add_post("/v1/chat/completions", stub.chat)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        try:
-            async with aiohttp.ClientSession() as session:
-                return await ask(session, f"http://127.0.0.1:{port}", "hello", 8, shown.append)
-        finally:
-            await runner.cleanup()
+        async with TestServer(app) as up, aiohttp.ClientSession() as session:
+            url = str(up.make_url("")).rstrip("/")
+            return await ask(session, url, "hello", 8, shown.append)
 
     return asyncio.run(go())
 

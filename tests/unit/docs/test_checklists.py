@@ -1,7 +1,5 @@
 """CONTRIBUTING's checklists name places that are there, and all that an example touches."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

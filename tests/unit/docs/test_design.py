@@ -1,7 +1,5 @@
 """Decision records have one form, and their figures are those of the records that they name."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

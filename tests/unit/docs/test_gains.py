@@ -1,7 +1,5 @@
 """The README's table of gains says what the records say, and its pictures show the tree."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

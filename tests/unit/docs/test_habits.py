@@ -1,7 +1,5 @@
 """The changelog is sorted by kind, old names are announced in it, and editors know the style."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import tomllib

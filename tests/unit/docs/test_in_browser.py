@@ -1,7 +1,5 @@
 """The site in a real browser: no name in a table is broken, no page is wider than its window."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page "Path of a request" names what a router really calls, in the order in which it does."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence
@@ -69,7 +67,7 @@ def traced(folder: Path, **extra: Any) -> list[str]:
 
     run(serve())
     calls = (folder / "calls").read_text().splitlines()
-    served = calls.index("toolkit/router/app.py:Router.serve")
+    served = calls.index("toolkit/router/app.py:RouterApp.serve")
     while not calls[served].endswith("Listener._accept"):
         served -= 1
     return calls[served:]

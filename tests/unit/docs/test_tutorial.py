@@ -1,7 +1,5 @@
 """The tutorial works: its files are written, its lines added and its commands run, in order."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`toolkit doctor`: its verdicts, its exit status, its look at broken runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

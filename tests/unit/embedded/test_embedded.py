@@ -16,8 +16,7 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((model_path() / "config.json").read_text())
-    return result
+    return json.loads((model_path() / "config.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Small wheels that pip takes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import random

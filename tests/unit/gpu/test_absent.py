@@ -1,7 +1,5 @@
 """What stands in for FlashInfer: any name is found, and whoever calls one is told."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

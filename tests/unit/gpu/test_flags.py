@@ -1,8 +1,6 @@
 """SGLang takes the flags of every step's GPU workers: asked of its own parser, without a GPU, in
 the pinned release and in that of the parcels."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from importlib.metadata import version

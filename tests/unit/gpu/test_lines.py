@@ -1,7 +1,5 @@
 """The table of GPU-only lines against the code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Parcels: cut, carried, damaged, put together again."""
 
-from __future__ import annotations
-
 import ensurepip
 import json
 import subprocess

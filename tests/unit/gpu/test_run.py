@@ -1,7 +1,5 @@
 """The runner: one process a step, resumed, within its limits, with a result whatever happens."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

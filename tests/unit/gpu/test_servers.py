@@ -1,7 +1,5 @@
 """Workers that start at once."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The steps: what they make of their rows; and, once in a while, all of them on the CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Launchers as processes of their own, and what a supervisor has told."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

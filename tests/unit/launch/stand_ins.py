@@ -1,7 +1,5 @@
 """Plans made of small real processes instead of SGLang workers."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys
@@ -118,7 +116,7 @@ def two_workers(code: str = SERVER) -> Plan:
     return plan([worker("worker-0", free_port(), code), worker("worker-1", free_port(), code)])
 
 
-def wait_gone(processes: Sequence[trees.Process], timeout: float = 30.0) -> None:
+def wait_gone(processes: Sequence[trees.ProcessRow], timeout: float = 30.0) -> None:
     """Wait on pidfds until every one of these processes has ended."""
     for process in processes:
         try:

@@ -1,7 +1,5 @@
 """Addresses of a deployment file in the plan: IPv6 in brackets, and nothing that would not work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import urlsplit
 

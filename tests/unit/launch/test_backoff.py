@@ -1,7 +1,5 @@
 """Back-off: pure arithmetic."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

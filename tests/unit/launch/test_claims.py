@@ -1,7 +1,5 @@
 """A run folder and a port belong to one launcher at a time; the kernel takes them back."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """`--detach` waits for the launcher that it has started, whatever lies in the folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A launcher on a full disk, or in a folder that somebody removes: real processes, a real limit."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

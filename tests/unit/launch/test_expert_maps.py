@@ -1,7 +1,5 @@
 """Each decode server starts with the experts of its cluster placed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

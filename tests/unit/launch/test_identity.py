@@ -1,7 +1,5 @@
 """Ready means that *these* processes answer; and orders go to this run's router only."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A network namespace of a deployment's own: who gets in, and who cannot ask for one."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The keys of a run: who gets which, where they are not, and ports that must not stay open."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -3,8 +3,6 @@
 A "launcher" here is a process that sleeps, with a state.json of its own.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A start that can never become ready ends, and says why."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from tests.ports import free_port
 from tests.unit.launch.stand_ins import SERVER, plan, worker
 from toolkit.launch import identity, probes
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.phases import Phase, Seen, next_move
+from toolkit.launch.phases import Phase, PhaseInputs, next_move
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import FreePorts
 from toolkit.launch.probes import REFUSED, Probes
@@ -129,7 +127,7 @@ def test_refusals_end_a_start_only_in_a_row(tmp_path: Path) -> None:
 def test_a_start_that_takes_too_long_says_what_the_last_probe_found(tmp_path: Path) -> None:
     process = _probed(tmp_path, [identity.Probe(0, why="nobody listens at [::1]:5")])
     wanted = plan([worker("w", 5)])
-    move = next_move(Phase.STARTING, Seen(wanted, [process], late=True))
+    move = next_move(Phase.STARTING, PhaseInputs(wanted, [process], late=True))
     assert move is not None and "nobody listens at [::1]:5" in str(move.problems[0])
 
 

@@ -1,7 +1,5 @@
 """What the commands say of moves and drains."""
 
-from __future__ import annotations
-
 from typer.testing import CliRunner
 
 from toolkit.cli.main import app

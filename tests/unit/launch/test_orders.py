@@ -1,7 +1,5 @@
 """Orders to a launcher with small real processes: one worker ends, starts again, or both."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,14 +1,12 @@
 """When a deployment goes from one phase to the next: pure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.launch.stand_ins import plan, worker
-from toolkit.launch.phases import Phase, PhaseMove, Seen, limit, next_move
+from toolkit.launch.phases import Phase, PhaseInputs, PhaseMove, limit, next_move
 from toolkit.launch.plan import Plan, RouterPlan
 from toolkit.launch.process import Managed, Status
 
@@ -26,14 +24,14 @@ def process(status: Status, role: str = "plain", lives: bool = False) -> Managed
     return m
 
 
-def phase_after(phase: Phase, seen: Seen) -> Phase:
+def phase_after(phase: Phase, seen: PhaseInputs) -> Phase:
     move = next_move(phase, seen)
     return move.phase if move else phase
 
 
 @pytest.mark.parametrize("phase", Phase)
 def test_at_once_ends_whatever_has_not_ended(phase: Phase) -> None:
-    seen = Seen(planned(), [process(READY, lives=True)], stop=True, at_once=True)
+    seen = PhaseInputs(planned(), [process(READY, lives=True)], stop=True, at_once=True)
     over = phase in (Phase.STOPPED, Phase.FAILED)
     assert phase_after(phase, seen) is (phase if over else Phase.STOPPED)
 
@@ -50,22 +48,24 @@ def test_at_once_ends_whatever_has_not_ended(phase: Phase) -> None:
     ],
 )
 def test_the_start(statuses: tuple[Status, ...], stop: bool, late: bool, then: Phase) -> None:
-    seen = Seen(planned(), [process(status) for status in statuses], stop, late=late)
+    seen = PhaseInputs(planned(), [process(status) for status in statuses], stop, late=late)
     assert phase_after(Phase.STARTING, seen) is then
 
 
 def test_a_late_start_says_who_is_missing() -> None:
-    missing = Seen(planned(), [process(Status.STARTING), process(READY, "router")], late=True)
+    missing = PhaseInputs(
+        planned(), [process(Status.STARTING), process(READY, "router")], late=True
+    )
     move = next_move(Phase.STARTING, missing)
     assert move is not None and [problem.where for problem in move.problems] == ["plain"]
-    move = next_move(Phase.STARTING, Seen(planned(), [process(READY)], late=True))
+    move = next_move(Phase.STARTING, PhaseInputs(planned(), [process(READY)], late=True))
     assert move is not None and "no generation within" in str(move.problems[0])
 
 
 def test_workers_of_a_router_elsewhere_need_no_generation() -> None:
     elsewhere = planned(replace(ROUTER, local=False))
-    assert phase_after(Phase.STARTING, Seen(elsewhere, [process(READY)])) is Phase.READY
-    waiting = Seen(elsewhere, [process(READY), process(Status.STARTING)])
+    assert phase_after(Phase.STARTING, PhaseInputs(elsewhere, [process(READY)])) is Phase.READY
+    waiting = PhaseInputs(elsewhere, [process(READY), process(Status.STARTING)])
     assert phase_after(Phase.STARTING, waiting) is Phase.STARTING
 
 
@@ -82,7 +82,7 @@ def test_only_what_cannot_get_better_ends_a_deployment(
     router: Status, workers: tuple[Status, ...], then: Phase
 ) -> None:
     processes = [process(router, "router"), *(process(status) for status in workers)]
-    assert phase_after(Phase.READY, Seen(planned(), processes)) is then
+    assert phase_after(Phase.READY, PhaseInputs(planned(), processes)) is then
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,19 @@ def test_only_what_cannot_get_better_ends_a_deployment(
     ],
 )
 def test_our_own_router_is_drained_first(router: RouterPlan | None, then: Phase) -> None:
-    assert phase_after(Phase.READY, Seen(planned(router), [process(READY)], stop=True)) is then
+    assert (
+        phase_after(Phase.READY, PhaseInputs(planned(router), [process(READY)], stop=True)) is then
+    )
 
 
 def test_a_drain_ends_late_at_the_latest() -> None:
-    seen = Seen(planned(), [process(READY)], stop=True)
+    seen = PhaseInputs(planned(), [process(READY)], stop=True)
     assert next_move(Phase.DRAINING, seen) is None
     assert phase_after(Phase.DRAINING, replace(seen, late=True)) is Phase.STOPPING
 
 
 def test_a_stop_waits_for_the_processes() -> None:
-    seen = Seen(planned(), [process(READY, lives=True)], stop=True)
+    seen = PhaseInputs(planned(), [process(READY, lives=True)], stop=True)
     assert next_move(Phase.STOPPING, seen) is None
     assert next_move(Phase.STOPPING, replace(seen, late=True)) == PhaseMove(Phase.STOPPED)
     gone = replace(seen, processes=[process(Status.STOPPED)])

@@ -1,7 +1,5 @@
 """Resolving: ports, GPUs, flags, recipes."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, tiny_model
 from toolkit.launch.checks import possible
 from toolkit.launch.errors import LaunchError
-from toolkit.launch.placement import Request, place
+from toolkit.launch.placement import ReplicaRequest, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import CountedPorts, FreePorts
 from toolkit.launch.profile_needs import locality
@@ -105,7 +103,7 @@ def test_workers_that_share_a_gpu_start_in_turn() -> None:
     hosts=st.lists(st.integers(1, 8), min_size=1, max_size=5),
 )
 def test_planned_gpus_never_overlap(sizes: list[tuple[int, int]], hosts: list[int]) -> None:
-    requests = [Request(f"w-{i}", nodes, per) for i, (nodes, per) in enumerate(sizes)]
+    requests = [ReplicaRequest(f"w-{i}", nodes, per) for i, (nodes, per) in enumerate(sizes)]
     gpus = {f"h{i}": count for i, count in enumerate(hosts)}
     try:
         placed = place(requests, gpus, needs_gpus=True)

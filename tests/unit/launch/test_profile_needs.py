@@ -1,7 +1,5 @@
 """Expert locality in a plan: what a profile makes the workers and the router do, and its checks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 Those of the CPU recipes are asked of SGLang whenever `tests/e2e` starts them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker that dies too often rests, and is tried again for ever: real processes and signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

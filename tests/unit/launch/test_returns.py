@@ -1,7 +1,5 @@
 """What the launcher tells the router of its workers' returns, and that it tells it until heard."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Flags that get around the file's keys, and secrets that must be shown to nobody."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

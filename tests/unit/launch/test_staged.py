@@ -1,7 +1,5 @@
 """`decode: {stages: ...}`: what a user writes, what the router gets, and what is wrong in words."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -9,29 +7,19 @@ import pytest
 from rich.console import Console
 
 from tests.unit.launch.stand_ins import tiny_model
+from tests.unit.settings.written import load, problems_of
 from toolkit.launch import show
 from toolkit.launch.checks.staged import staged
-from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.policies.stages.layout import Layout
-from toolkit.settings.deployment import Deployment
-from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
 
 STAGES = "stages: [{upto: 512, replicas: 2}, {upto: 2048}, {replicas: 1}]"
 
 
-def load(tmp_path: Path, text: str) -> Deployment:
-    file = tmp_path / "d.yaml"
-    file.write_text(f"name: a\n{text}\n")
-    return load_deployment(file)
-
-
 def problem_of(tmp_path: Path, text: str) -> str:
-    with pytest.raises(LaunchError) as caught:
-        load(tmp_path, text)
-    (problem,) = caught.value.problems
-    return str(problem).partition("d.yaml:")[2]
+    (problem,) = problems_of(tmp_path, text)
+    return problem
 
 
 def test_stages_say_how_many_replicas_there_are(tmp_path: Path) -> None:

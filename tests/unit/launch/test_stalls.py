@@ -1,7 +1,5 @@
 """A worker whose processes stand still is ended from outside and started again: real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
@@ -14,22 +12,22 @@ from tests.ports import free_port
 from tests.unit.launch.runs import Events
 from tests.unit.launch.stand_ins import plan, worker
 from toolkit.contract import heartbeat
-from toolkit.contract.heartbeat import HTTP, Beat, Heartbeat
+from toolkit.contract.heartbeat import HTTP, Beat, HeartbeatFile
 from toolkit.decide.watchdog import StuckBounds
 from toolkit.launch.command import python_env
 from toolkit.launch.plan import Plan
 from toolkit.launch.process import Managed, Status
 from toolkit.launch.running import running
 from toolkit.launch.scratch import heartbeats
-from toolkit.launch.stalls import EVERY, LATER_S, Stalls
+from toolkit.launch.stalls import EVERY, LATER_S, WorkerStalls
 from toolkit.launch.wait_limits import STUCK, bounds
 from toolkit.settings.processes import Restart
 
 BEATING = """
 import http.server, os, sys, threading, time
 from pathlib import Path
-from toolkit.contract.heartbeat import Beat, Heartbeat, scheduler
-out = Heartbeat(Path(os.environ["TOOLKIT_HEARTBEAT"]) / scheduler(0))
+from toolkit.contract.heartbeat import Beat, HeartbeatFile, scheduler
+out = HeartbeatFile(Path(os.environ["TOOLKIT_HEARTBEAT"]) / scheduler(0))
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -82,7 +80,7 @@ def test_a_stopped_worker_is_killed_and_started_again(tmp_path: Path) -> None:
 @pytest.fixture
 def looked(tmp_path: Path) -> Callable[[dict[str, Beat], float], list[str]]:
     """Judge a worker that has written this and then nothing for so many seconds."""
-    stalls = Stalls(StuckBounds(5.0, 120.0), tmp_path)
+    stalls = WorkerStalls(StuckBounds(5.0, 120.0), tmp_path)
     m = Managed("decode-0", "decode", "", "", (), {}, tmp_path)
     m.status = Status.READY
     now = 0.0
@@ -91,7 +89,7 @@ def looked(tmp_path: Path) -> Callable[[dict[str, Beat], float], list[str]]:
         stalls.begin(m)
         folder = heartbeats(tmp_path, m.name)
         for name, beat in beats.items():
-            Heartbeat(folder / name).write(beat)
+            HeartbeatFile(folder / name).write(beat)
         nonlocal now
         until, found = now + seconds + EVERY, []
         while now <= until:

@@ -1,7 +1,5 @@
 """What `toolkit status` says of a worker."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

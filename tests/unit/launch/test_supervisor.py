@@ -1,7 +1,5 @@
 """Supervision with small real processes and real signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Who waits for what when workers share a GPU: pure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How long the router waits for silent workers, by device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

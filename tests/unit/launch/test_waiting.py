@@ -1,7 +1,5 @@
 """The launcher's loop sleeps while it has nothing to do."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from dataclasses import replace

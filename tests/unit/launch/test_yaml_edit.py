@@ -1,7 +1,5 @@
 """One key is put into a YAML file; every other character stays where it was."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

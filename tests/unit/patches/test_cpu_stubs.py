@@ -1,7 +1,5 @@
 """The stand-in for the CUDA-only `sgl_kernel`."""
 
-from __future__ import annotations
-
 import importlib.util
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Patches that can be left out, and those that cannot."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which patch wraps which: what they declare decides, and too little or too much is refused."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Callable
@@ -192,10 +190,6 @@ def test_one_function_under_two_names_is_refused() -> None:
 
 
 STARTED = """
-import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from dataclasses import replace
 import patches
 from patches import registry

@@ -1,7 +1,5 @@
 """The patches against the SGLang that is installed: one contract test per symbol, and refusal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -50,10 +48,6 @@ def test_every_patch_says_why_and_names_a_symbol() -> None:
 
 
 BROKEN = """
-import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 {breakage}
 import patches
 from patches.environment import installed
@@ -154,9 +148,6 @@ def test_worker_refuses_when_its_plugin_is_kept_out() -> None:
 
 CHECKED = """
 import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from patches.experts import signature
 from sglang.srt.server_args import prepare_server_args
 from toolkit.embedded import model_path
@@ -197,11 +188,7 @@ def test_a_worker_refuses_to_capture_wrong_experts_and_warns_of_none() -> None:
 
 
 LOADED = """
-import sys
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import patches
 patches.register()
 import torch

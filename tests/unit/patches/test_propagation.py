@@ -1,7 +1,5 @@
 """Hooks reach those who imported a function by name, as SGLang's own walk would have it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
@@ -15,9 +13,6 @@ from tests.sglang_python import run_python
 
 INSTALLED = """
 import contextlib, inspect, json, sys, types
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import patches
 from patches import base, registry
 from patches.propagation import WALK

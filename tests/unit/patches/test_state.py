@@ -1,7 +1,5 @@
 """What patches keep is in two objects, and nowhere else in their modules."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A patch that differs from release to release takes the variant that fits what is installed."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant, fitted, fitting

@@ -1,14 +1,12 @@
 """Small placement problems for the tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, Traffic, count
-from toolkit.placement.synthetic import Recipe, token_ids
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Copies that travel against tokens followed one by one."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

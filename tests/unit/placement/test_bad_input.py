@@ -1,7 +1,5 @@
 """Everything that a user can get wrong: what is said, and that it says how to mend it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Placements: the map SGLang loads, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Placements by load alone, and what they are worth to traffic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

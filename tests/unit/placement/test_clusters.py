@@ -1,7 +1,5 @@
 """Experts and clusters laid together: planted structure, legality, load bounds, bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
+from tests.synthetic_routing import Recipe, families, token_ids
 from toolkit.placement import Topology, from_gpus, nodes, sent
 from toolkit.placement.alltoall import ACROSS
 from toolkit.placement.clusters import lay
 from toolkit.placement.inside import settle
 from toolkit.placement.nodes import Nodes
 from toolkit.placement.replicas import items, pack, replicate
-from toolkit.placement.synthetic import Recipe, families, token_ids
 
 TOPOLOGY = Topology(8, 2)
 

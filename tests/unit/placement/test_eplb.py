@@ -1,7 +1,5 @@
 """SGLang's EPLB through our baseline: the published example, and SGLang's own choice of variant."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gimbal's Algorithm 3, line by line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ from toolkit.placement import Topology, Traffic, gimbal
 
 def gpu_of(placement: Any) -> list[int]:
     """GPU of each expert in layer 0."""
-    result: list[int] = placement.held()[0].argmax(axis=1).tolist()
-    return result
+    return placement.held()[0].argmax(axis=1).tolist()
 
 
 def linked(one: int, other: int, weight: float = 100.0) -> np.ndarray:

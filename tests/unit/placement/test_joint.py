@@ -1,7 +1,5 @@
 """Ours: always valid, always within its limits, never worse than load alone, and worth it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,15 +17,14 @@ from toolkit.placement import (
     judge,
     place,
 )
-from toolkit.placement.joint import Problem, solve, state
+from toolkit.placement.joint import PlacementProblem, solve, state
 from toolkit.placement.replicas import replicate
 
 
 def loads(placement: Placement, traffic: Traffic) -> np.ndarray:
     """[L, G]: load of each GPU, replicas sharing evenly."""
     share = placement.held() / placement.replicas()[:, :, None]
-    result: np.ndarray = np.einsum("le,leg->lg", traffic.load, share)
-    return result
+    return np.einsum("le,leg->lg", traffic.load, share)
 
 
 def cost(placement: Placement, case: Case, weights: Weights) -> float:
@@ -76,7 +73,7 @@ def test_the_load_limit_is_used_up_and_kept(slack: float) -> None:
     assert reached.mean() > 1 + slack / 2 or slack == 0
 
 
-def start_of(problem: Problem, case: Case) -> Placement:
+def start_of(problem: PlacementProblem, case: Case) -> Placement:
     from toolkit.placement import from_gpus
 
     return from_gpus(problem.start, problem.items.expert, case.traffic.experts, case.topology.gpus)

@@ -1,7 +1,5 @@
 """The judge against tokens followed one by one, and replica picks against SGLang's own code."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from itertools import product
 

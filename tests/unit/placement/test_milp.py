@@ -1,7 +1,5 @@
 """Gimbal's MILP against every placement there is, ours against the optimum it proves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import permutations, product
 

@@ -1,20 +1,18 @@
 """Placements that follow the traffic: no move without cause, and a quick one with it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.synthetic_routing import Recipe, token_ids
 from toolkit.placement import Topology, judge, place
-from toolkit.placement.online import PAPER, Cost, Online, Settings
-from toolkit.placement.synthetic import Recipe, token_ids
+from toolkit.placement.online import PAPER, Cost, Online, RelocationSettings
 from toolkit.placement.traffic import count
 
 TOPOLOGY = Topology(8, 4)
 COST = Cost(expert_bytes=1e6, bytes_per_s=1e9, order_s=0.001, slots=8)
-SETTINGS = Settings(tokens=4096, most_tokens=16384)
+SETTINGS = RelocationSettings(tokens=4096, most_tokens=16384)
 LENGTH, STEP_S = 64, 0.02
 RECIPE = Recipe(layers=2, experts=32, top_k=4, families=4, document=LENGTH)
 
@@ -79,7 +77,7 @@ def test_a_move_that_costs_more_than_it_saves_is_left() -> None:
 
 def test_the_published_loop_moves_every_tau_steps_whatever_it_costs() -> None:
     requests = stream(1, 900)
-    online = Online(TOPOLOGY, Settings(kind=PAPER, tokens=4096, most_tokens=16384))
+    online = Online(TOPOLOGY, RelocationSettings(kind=PAPER, tokens=4096, most_tokens=16384))
     start = place("gimbal", count(np.concatenate(requests[:300]), 32), TOPOLOGY)
     decided, _ = run(online, start, requests[300:], steps_each=10)
     assert [each.cause for each in decided] == ["steps"] * len(decided)
@@ -92,9 +90,9 @@ def test_too_few_requests_and_odd_settings_are_said() -> None:
     with pytest.raises(ValueError, match="4 requests are too few"):
         online.decide(fresh(stream(1, 40)), STEP_S, COST, "asked")
     with pytest.raises(ValueError, match="at least one step"):
-        Settings(every=0)
+        RelocationSettings(every=0)
     with pytest.raises(ValueError, match="expert_share"):
-        Settings(expert_share=0)
+        RelocationSettings(expert_share=0)
 
 
 @pytest.mark.slow

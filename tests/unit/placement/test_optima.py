@@ -1,7 +1,5 @@
 """The gap to optima is that of what users get, and no case is dropped."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

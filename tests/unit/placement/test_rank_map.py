@@ -1,7 +1,5 @@
 """What a map says of a request against what the layer would send for its tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

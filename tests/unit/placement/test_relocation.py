@@ -1,7 +1,5 @@
 """Maps between two placements: each legal, few writes each, and the last one is the target."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

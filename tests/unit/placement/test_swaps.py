@@ -1,7 +1,5 @@
 """The value of an exchange, held against the objective worked out from nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

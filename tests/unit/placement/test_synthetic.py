@@ -1,20 +1,18 @@
 """The generator: valid ids, skew, affinity that its knob turns; counts against loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from tests.benchmarks.shared.specialised import specialised
-from tests.unit.placement.cases import routed
-from toolkit.placement import count
-from toolkit.placement.synthetic import (
+from tests.synthetic_routing import (
     Recipe,
     distinct_ratio,
     families,
     split,
     token_ids,
 )
+from tests.unit.placement.cases import routed
+from toolkit.placement import count
 
 SMALL = {"layers": 3, "experts": 32, "top_k": 4, "families": 4, "topics": 3}
 

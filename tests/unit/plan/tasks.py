@@ -1,23 +1,21 @@
 """Small deployments and traffic for the planner's tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.unit.simulate.fleets import requests
 from toolkit.plan.candidate import Candidate, Given
-from toolkit.plan.objective import Slo
+from toolkit.plan.objective import PlanSlo
 from toolkit.plan.plain_data import normal
 from toolkit.plan.planner import Task
 from toolkit.plan.trials import Trials
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 
 COST = Linear(
     decode=Decode(base=0.01, per_request=1e-4, per_kv_token=1e-6),
     prefill=Prefill(base=0.01, per_token=1e-4),
-    transfer=Transfer(base=0.002, per_token=1e-6),
+    transfer=TransferCost(base=0.002, per_token=1e-6),
 )
 """Prefill is what is short: 400 tokens take 50 ms."""
 COSTS = """decode: {base: 0.01, per_request: 1.0e-4, per_kv_token: 1.0e-6}
@@ -46,12 +44,12 @@ def candidate(**changes: Any) -> Candidate:
 def trials(
     count: int = 150,
     rate: float = 20.0,
-    slo: Slo | None = None,
+    slo: PlanSlo | None = None,
     budget: int = 500,
     in_flight: int | None = None,
 ) -> Trials:
     arriving = lambda seed: requests(count, rate, seed)  # noqa: E731
-    return Trials(COST, arriving, slo or Slo(), budget, in_flight=in_flight)
+    return Trials(COST, arriving, slo or PlanSlo(), budget, in_flight=in_flight)
 
 
 def task(count: int = 120, rate: float = 28.0, **changes: Any) -> Task:

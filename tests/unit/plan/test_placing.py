@@ -1,7 +1,5 @@
 """Where experts lie, as knobs: legal values, their memory, what moving costs, what is written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +16,8 @@ from toolkit.placement import Topology, linear, load_placement
 from toolkit.placement.online import Cost
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError
-from toolkit.plan.expert_layout import Lay, Layouts, Memory, Moving, bare, lay_of
-from toolkit.plan.objective import Slo
+from toolkit.plan.expert_layout import Lay, Layouts, Memory, RelocationCost, bare, lay_of
+from toolkit.plan.objective import PlanSlo
 from toolkit.plan.placing import layouts_of, placing, remarks, why_not_moved, why_not_nodes
 from toolkit.plan.plain_data import Document, normal, put
 from toolkit.plan.search import Search
@@ -89,7 +87,7 @@ def knobs(own: Candidate = OWN, **changes: Any) -> dict[str, Any]:
 
 
 def test_values_are_those_that_sglang_can_load() -> None:
-    found = knobs(moving=Moving(5000))
+    found = knobs(moving=RelocationCost(5000))
     assert found["experts"].values == ("linear", "eplb", "joint", "nodes")
     assert found["redundant experts"].values == (0, 4, 8, 16)
     for count in found["redundant experts"].values:
@@ -133,7 +131,7 @@ def test_what_is_simulated_can_be_launched() -> None:
 
 
 def test_how_often_they_move() -> None:
-    found = knobs(moving=Moving(5000))
+    found = knobs(moving=RelocationCost(5000))
     every, placed = found["relocate every"], found["experts"]
     assert not every.applies(OWN.document)
     joint = placed.write(OWN.document, "joint")
@@ -143,7 +141,7 @@ def test_how_often_they_move() -> None:
     made = candidate(every.write(off, 3000))
     assert made.lay == Lay("joint", 0, 3000) and made.document == joint
     assert candidate(placed.write(made.document, "nodes")).lay.every is None
-    said = remarks(OWN, layouts(moving=Moving(5000)), made)
+    said = remarks(OWN, layouts(moving=RelocationCost(5000)), made)
     assert any("toolkit relocate decode-0 --kind joint --every 3000" in words for words in said)
 
 
@@ -151,8 +149,8 @@ def test_how_often_they_move() -> None:
     ("decode", "changes", "words"),
     [
         ({}, {}, "traffic in the profile does not drift: leave it off"),
-        ({"ep": 2}, {"moving": Moving(9), "topology": Topology(2, 1)}, "it takes ep = tp"),
-        ({}, {"moving": Moving(9), "expert_bytes": None}, "what an expert weighs"),
+        ({"ep": 2}, {"moving": RelocationCost(9), "topology": Topology(2, 1)}, "it takes ep = tp"),
+        ({}, {"moving": RelocationCost(9), "expert_bytes": None}, "what an expert weighs"),
     ],
 )
 def test_what_is_not_moved_says_why(decode: Any, changes: Any, words: str) -> None:
@@ -172,7 +170,7 @@ def test_without_an_all_to_all_there_are_no_homes(decode: Any, changes: Any) -> 
 
 
 def test_drift_and_moves_are_a_trade() -> None:
-    moving = Moving(5000)
+    moving = RelocationCost(5000)
     shares = [moving.fresh(n) for n in (1, 1000, 3000, 30_000)]
     assert shares == sorted(shares, reverse=True) and shares[0] == pytest.approx(1, abs=1e-3)
     assert moving.fresh(None) == 0
@@ -185,12 +183,12 @@ def test_drift_and_moves_are_a_trade() -> None:
     assert present(found.of(Lay("joint", 4)).aging).step_s == 0
     assert layouts().of(Lay("joint", 4)).aging is None
     with pytest.raises(PlanError, match="--expert-drift"):
-        Moving(0)
+        RelocationCost(0)
 
 
 def trials(found: Layouts, cost: Linear = LINKED) -> Trials:
     arriving = lambda seed: generate(azure_like(30, 4), seed)  # noqa: E731
-    return Trials(cost, arriving, Slo(), 100, found.experts, in_flight=64, layouts=found)
+    return Trials(cost, arriving, PlanSlo(), 100, found.experts, in_flight=64, layouts=found)
 
 
 def tpot(playing: Trials, made: Document) -> float:
@@ -208,9 +206,9 @@ def test_each_knob_changes_the_figures() -> None:
     few = tpot(playing, placed.write(OWN.document, "nodes"))
     assert nodes < few, "replicas let more of them stay"
     # Never moved, they come to lie like linear; moved often they lie as placed, at a price.
-    drifting = layouts(moving=Moving(2000), expert_bytes=10.0)
+    drifting = layouts(moving=RelocationCost(2000), expert_bytes=10.0)
     aging = trials(drifting)
-    every = knobs(moving=Moving(2000))["relocate every"]
+    every = knobs(moving=RelocationCost(2000))["relocate every"]
     lies = placed.write(OWN.document, "joint")
     assert tpot(aging, lies) == tpot(aging, OWN.document)
     found = {n: tpot(aging, every.write(lies, n)) for n in (1000, 30_000)}

@@ -1,7 +1,5 @@
 """Deployment files as data, and how they are written."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole plans: paired with the baseline, the same again, what matters, what would be needed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from toolkit.plan.errors import PlanError
 from toolkit.plan.knob import Knob
 from toolkit.plan.matter import effects, improvement
 from toolkit.plan.needs import bounds, needs
-from toolkit.plan.objective import Slo, better, rank
+from toolkit.plan.objective import PlanSlo, better, rank
 from toolkit.plan.planner import make
 from toolkit.plan.search import Search
 from toolkit.plan.space import searched
@@ -22,7 +20,7 @@ from toolkit.plan.split import split_of, splits, with_split
 from toolkit.plan.tables import head, prediction, refusal, sentences
 from toolkit.simulate.of_deployment import CPU_HOP_S
 
-SLO = Slo(0.4, 0.025)
+SLO = PlanSlo(0.4, 0.025)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +105,7 @@ def test_a_closed_loop_is_planned_for_so_many_at_a_time() -> None:
 
 @pytest.mark.slow
 def test_how_many_at_a_time_are_served_holds() -> None:
-    slo = Slo(0.4, 0.025)
+    slo = PlanSlo(0.4, 0.025)
     made = make(task(100, 1.0, slo=slo, in_flight=64).sized(2, None, 400, 100))
     assert not made.met and made.needs is not None and made.needs.rate is not None
     count = round(made.needs.rate * 64)
@@ -124,7 +122,7 @@ def test_how_many_at_a_time_are_served_holds() -> None:
 # ---- what matters ----
 
 
-def search(count: int, rate: float, slo: Slo) -> Search:
+def search(count: int, rate: float, slo: PlanSlo) -> Search:
     return Search(trials(count, rate, slo), Given(), count)
 
 
@@ -171,7 +169,7 @@ def test_knobs_without_a_simulation_left_are_named() -> None:
 @pytest.mark.slow
 def test_more_workers_or_less_traffic_and_both_numbers_hold() -> None:
     """The rate and the workers that are named meet the objectives, a bit more and one fewer not."""
-    slo = Slo(0.25, 0.025, 0.9)
+    slo = PlanSlo(0.25, 0.025, 0.9)
     made = make(task(100, 60.0, slo=slo).sized(2, None, 400, 100))
     assert not made.met and made.needs is not None and not made.needs.spent
     wanted = made.needs
@@ -193,7 +191,8 @@ def test_more_workers_or_less_traffic_and_both_numbers_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slo", "what"), [(Slo(0.02, 1.0), "TTFT"), (Slo(1.0, 0.005), "TPOT"), (Slo(9.0, 9.0), "")]
+    ("slo", "what"),
+    [(PlanSlo(0.02, 1.0), "TTFT"), (PlanSlo(1.0, 0.005), "TPOT"), (PlanSlo(9.0, 9.0), "")],
 )
 def test_what_one_request_alone_misses_no_number_of_workers_mends(slo: Any, what: str) -> None:
     found = bounds(search(40, 5.0, slo), candidate())
@@ -206,7 +205,7 @@ def test_what_one_request_alone_misses_no_number_of_workers_mends(slo: Any, what
 
 
 def test_a_bound_is_said_instead_of_numbers() -> None:
-    made = make(task(40, 5.0, slo=Slo(tpot=0.005)))
+    made = make(task(40, 5.0, slo=PlanSlo(tpot=0.005)))
     assert not made.met and present(made.needs).workers is None and present(made.needs).rate is None
     said = "\n".join(refusal(made))
     assert "no number of workers and no less traffic helps" in said
@@ -214,7 +213,7 @@ def test_a_bound_is_said_instead_of_numbers() -> None:
 
 
 def test_needs_within_a_budget() -> None:
-    made = search(100, 60.0, Slo(0.25, 0.025))
+    made = search(100, 60.0, PlanSlo(0.25, 0.025))
     made.trials.budget = made.trials.ceiling = 6
     found = needs(made, candidate(), [1, 2])
     assert found.spent and found.workers is None

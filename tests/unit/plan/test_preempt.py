@@ -1,8 +1,6 @@
 """Classes in plans: preemption is searched, with off among the values, and a limit for those in a
 hurry alone decides."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from tests.unit.plan.test_cli import command
 from toolkit.contract.request_class import RequestClass
 from toolkit.plan.candidate import Given
 from toolkit.plan.errors import PlanError
-from toolkit.plan.objective import Slo, rank, share
+from toolkit.plan.objective import PlanSlo, rank, share
 from toolkit.plan.plain_data import write
 from toolkit.plan.planner import Planned, Task, make
 from toolkit.plan.preempt import OFF
@@ -34,13 +32,13 @@ from toolkit.simulate.request import Request
 LS, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.BEST_EFFORT
 CLASSES = {"decode_policy": "level", "classes": {}}
 ROOMY = {"kv_tokens": 200_000, "max_running": 64}
-URGENT = Slo(urgent_ttft=0.15)
+URGENT = PlanSlo(urgent_ttft=0.15)
 
 
-def knobs(slo: Slo | None = None, **changes: Any) -> dict[str, Any]:
+def knobs(slo: PlanSlo | None = None, **changes: Any) -> dict[str, Any]:
     own = candidate(**{"router": CLASSES} | changes)
     return {
-        knob.name: knob for knob in searched(own, (Split(1, 3),), local=False, slo=slo or Slo())
+        knob.name: knob for knob in searched(own, (Split(1, 3),), local=False, slo=slo or PlanSlo())
     }
 
 
@@ -58,14 +56,14 @@ def traffic(
 
 
 def planned(
-    slo: Slo | None = None, urgent: float = 0.5, rate: float = 4.0, **changes: Any
+    slo: PlanSlo | None = None, urgent: float = 0.5, rate: float = 4.0, **changes: Any
 ) -> Planned:
     task = Task(
         document(**{"router": CLASSES} | changes.pop("file", {})),
         Given(),
         COST,
         lambda seed: traffic(seed, urgent=urgent, rate=rate),
-        slo or Slo(),
+        slo or PlanSlo(),
         seeds=2,
     )
     return make(replace(task.sized(2, None, 150, 80), **changes))
@@ -143,7 +141,7 @@ def figures(whole: float, theirs: float | None, latency: float = 1.0) -> dict[st
 @given(whole=st.floats(0, 1), theirs=st.floats(0, 1))
 def test_both_shares_must_be_kept(whole: float, theirs: float) -> None:
     one = [figures(whole, theirs)]
-    assert share(one, Slo(ttft=1.0)) == whole
+    assert share(one, PlanSlo(ttft=1.0)) == whole
     assert share(one, URGENT) == min(whole, theirs)
     assert URGENT.met(one) == (whole >= 0.9 and theirs >= 0.9)
     assert rank(one, URGENT) <= rank([figures(whole / 2, theirs / 2)], URGENT)
@@ -156,10 +154,10 @@ def test_a_quick_look_may_have_nobody_latency_sensitive() -> None:
 def test_limits_are_named() -> None:
     assert str(URGENT) == "TTFT of latency-sensitive requests <= 150 ms"
     assert URGENT.given and URGENT.goodput == "latency_sensitive.goodput_s"
-    assert Slo(ttft=1.0, urgent_ttft=0.1).goodput == "goodput_s"
-    assert Slo(tpot=1.0, urgent_ttft=0.1).goodput == "goodput_s"
+    assert PlanSlo(ttft=1.0, urgent_ttft=0.1).goodput == "goodput_s"
+    assert PlanSlo(tpot=1.0, urgent_ttft=0.1).goodput == "goodput_s"
     with pytest.raises(PlanError, match="--slo-ls-ttft-ms must be above 0, not -2"):
-        Slo(urgent_ttft=-0.002)
+        PlanSlo(urgent_ttft=-0.002)
 
 
 # ---- whole plans ----
@@ -197,14 +195,14 @@ def test_it_is_not_turned_on_for_nothing() -> None:
     bare = {"router": {"decode_policy": "level"}}
     made = planned(URGENT, workers=2, file=bare)
     assert any("the file has no router.classes" in line for line in made.remarks)
-    made = planned(Slo(ttft=5.0), 0.5, 0.2, workers=2, file={"decode": ROOMY, "device": "cuda"})
+    made = planned(PlanSlo(ttft=5.0), 0.5, 0.2, workers=2, file={"decode": ROOMY, "device": "cuda"})
     assert "prefill.preempt.policy" in [effect.name for effect in made.effects]
     assert made.plan.fleet.prefill.preempt is None, "prompts hardly ever meet"
 
 
 @pytest.mark.slow
 def test_a_limit_that_nobody_alone_keeps_is_said() -> None:
-    made = planned(Slo(urgent_ttft=0.01), workers=2)
+    made = planned(PlanSlo(urgent_ttft=0.01), workers=2)
     assert not made.met and made.needs is not None
     (bound,) = made.needs.bounds
     assert bound.what == "TTFT of latency-sensitive requests" and bound.prompt == 100

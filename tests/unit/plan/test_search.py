@@ -1,7 +1,5 @@
 """What the search finds, against all there is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,16 +9,16 @@ from tests.unit.plan.tasks import COST, candidate, document, trials
 from tests.unit.simulate.fleets import requests
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError, Spent
-from toolkit.plan.objective import Slo, better, rank
+from toolkit.plan.objective import PlanSlo, better, rank
 from toolkit.plan.search import Search, choose
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, split_of, splits, with_split
 from toolkit.plan.trials import Trials
 
-SLO = Slo(0.4, 0.02)
+SLO = PlanSlo(0.4, 0.02)
 
 
-def search(count: int = 150, rate: float = 20.0, slo: Slo = SLO, budget: int = 500) -> Search:
+def search(count: int = 150, rate: float = 20.0, slo: PlanSlo = SLO, budget: int = 500) -> Search:
     return Search(trials(count, rate, slo, budget), Given(), first=count)
 
 
@@ -77,7 +75,7 @@ def test_every_candidate_sees_the_same_requests() -> None:
             sent[-1].append((request.arrived, request.prompt))
             yield request
 
-    again = Trials(COST, noted, Slo(), 10)
+    again = Trials(COST, noted, PlanSlo(), 10)
     for name in ("level", "random"):
         again.play(candidate(router={"decode_policy": name}), 5)
     assert len(sent) == 3 and sent[0] == sent[1] == sent[2] and len(sent[0]) == 80
@@ -95,7 +93,7 @@ def test_no_more_simulations_than_allowed() -> None:
 
 def test_nobody_arrives() -> None:
     with pytest.raises(PlanError, match="no request arrives"):
-        Trials(COST, lambda seed: iter(()), Slo(), 10).play(candidate(), 0)
+        Trials(COST, lambda seed: iter(()), PlanSlo(), 10).play(candidate(), 0)
 
 
 def test_of_equal_ones_the_first_is_kept() -> None:
@@ -111,7 +109,7 @@ def figures(share: float, e2e: float) -> list[dict[str, float]]:
 
 
 def test_good_requests_come_first_then_time() -> None:
-    slo, none = Slo(ttft=1.0), Slo()
+    slo, none = PlanSlo(ttft=1.0), PlanSlo()
     fast, good = figures(0.5, 1.0), figures(0.9, 5.0)
     assert better(rank(good, slo), rank(fast, slo)) and not better(rank(fast, slo), rank(good, slo))
     assert better(rank(fast, none), rank(good, none))
@@ -124,7 +122,7 @@ def test_good_requests_come_first_then_time() -> None:
 )
 def test_objectives_that_make_no_sense(wrong: Any) -> None:
     with pytest.raises(PlanError, match="must"):
-        Slo(**wrong)
+        PlanSlo(**wrong)
 
 
 def test_splits_of_one_are_left_alone() -> None:

@@ -1,7 +1,5 @@
 """Every knob reaches the fleet by way of the file, and the policy object by way of its name."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

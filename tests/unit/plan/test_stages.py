@@ -1,7 +1,5 @@
 """Stages in the planner: searched where they may win, advised against where they cannot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

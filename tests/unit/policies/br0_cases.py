@@ -1,7 +1,5 @@
 """Small rounds of BR-0: ranks, requests, and cases by seed."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit.policies import Load, RequestView, WorkerView

@@ -1,7 +1,5 @@
 """The best assignment there is, by trying all of them. For a handful of ranks and requests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product

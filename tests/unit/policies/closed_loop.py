@@ -5,8 +5,6 @@ Not the simulator: no prefill, no transfer, no time. A step is one token for eve
 counted by whoever decides, but it is not in the steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Ranks and requests that wait for them, drawn by Hypothesis."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

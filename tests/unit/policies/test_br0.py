@@ -1,7 +1,5 @@
 """BR-0's score, its two stages, and how far they are from the best there is."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """BR-H: BR-0 at H = 0, the discounted imbalance beyond."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

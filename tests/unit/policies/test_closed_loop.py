@@ -1,7 +1,5 @@
 """What assigners do to ranks that decode in step and are kept full from a pool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Composed: each part alone is its own policy; together each narrows what the one before left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """ELDR's locality band."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """DP ranks of one wide-EP server, told apart by where its experts lie."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is in flight is told once, and lengths and residents agree with it at every moment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gimbal's engine selection against Algorithm 1, line by line, and against loads that cannot be."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from math import inf, nan

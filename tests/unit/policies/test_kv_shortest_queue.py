@@ -1,7 +1,5 @@
 """KV-token shortest queue: fewest tokens, then fewest requests; silent workers last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

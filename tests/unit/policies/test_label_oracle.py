@@ -1,7 +1,5 @@
 """The label oracle: every label has a home."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

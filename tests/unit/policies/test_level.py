@@ -1,7 +1,5 @@
 """Level's score against its definition, and what it does where BR-0 ratchets up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every policy against the same properties, and each one's own formula."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

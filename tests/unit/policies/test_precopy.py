@@ -1,8 +1,6 @@
 """A request that is copied in rounds while it is decoded: it comes to a short stop wherever KV is
 sent faster than it is written, and ends with a reason everywhere else."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Predictors against distributions whose truth is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,7 +17,7 @@ from toolkit.policies.predictors import (
     Flight,
     Learned,
     Oracle,
-    Placed,
+    PlacedPrediction,
     Predictor,
     Survival,
     make_predictor,
@@ -66,7 +64,7 @@ def test_short_lengths_are_kept_exactly(lengths: list[int], age: int, horizon: i
     sample = np.array(lengths)
     if age >= sample.max():
         return
-    outlook = table.outlook(Flight.of(PLAIN, Placed(), age), horizon)
+    outlook = table.outlook(Flight.of(PLAIN, PlacedPrediction(), age), horizon)
     p_fin, c = truth(sample, age, horizon)
     assert float(outlook.p_fin[0]) == pytest.approx(p_fin, abs=1e-5)
     assert float(outlook.steps(horizon)[0]) == pytest.approx(c, abs=1e-4)
@@ -152,8 +150,8 @@ def test_cut_off_lengths_do_not_count_as_ends() -> None:
     """Half have a limit of 16; the others go on to 100."""
     predictor = Survival()
     for _ in range(300):
-        predictor.ended(Placed(), 16, False)
-        predictor.ended(Placed(), 100, True)
+        predictor.ended(PlacedPrediction(), 16, False)
+        predictor.ended(PlacedPrediction(), 100, True)
     assert ask(predictor, PLAIN, 0, 50)[0] < 0.05
     assert ask(predictor, replace(PLAIN, max_new_tokens=16), 0, 50)[::2] == pytest.approx(
         (1, 16), abs=0.1
@@ -268,7 +266,8 @@ def test_a_group_seen_for_the_first_time_predicts_what_all_do() -> None:
     learned = judged(Learned(), law)
     stranger = replace(PLAIN, label="poetry")
     assert ask(learned, stranger, 5)[0] == pytest.approx(
-        float(learned.lengths.outlook(Flight.of(stranger, Placed(), 5), 80).p_fin[0]), abs=0.02
+        float(learned.lengths.outlook(Flight.of(stranger, PlacedPrediction(), 5), 80).p_fin[0]),
+        abs=0.02,
     )
 
 

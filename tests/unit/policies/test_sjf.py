@@ -1,7 +1,5 @@
 """Shortest prefill first: the order, the same one on every rank, and nobody left to starve."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from math import inf, nan
@@ -11,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.sjf import Queued, ShortestFirst, theta_tokens
+from toolkit.policies.sjf import ShortestFirst, WaitingRequest, theta_tokens
 
 
-def ids(order: ShortestFirst, waiting: list[Queued], count: int) -> list[str]:
+def ids(order: ShortestFirst, waiting: list[WaitingRequest], count: int) -> list[str]:
     return [waiting[index].id for index in order.order(waiting, count)]
 
 
@@ -40,24 +38,31 @@ def ids(order: ShortestFirst, waiting: list[Queued], count: int) -> list[str]:
     ],
 )
 def test_the_order(waiting: list[tuple[Any, ...]], expected: str) -> None:
-    assert "".join(ids(ShortestFirst(100), [Queued(*one) for one in waiting], 1000)) == expected
+    assert (
+        "".join(ids(ShortestFirst(100), [WaitingRequest(*one) for one in waiting], 1000))
+        == expected
+    )
 
 
 def test_who_has_waited_long_enough_outranks_its_class() -> None:
-    waiting = [Queued("low", 500, 0, 0), Queued("high", 1, 990, 5), Queued("aged", 1, 880, 5)]
+    waiting = [
+        WaitingRequest("low", 500, 0, 0),
+        WaitingRequest("high", 1, 990, 5),
+        WaitingRequest("aged", 1, 880, 5),
+    ]
     assert ids(ShortestFirst(100), waiting, 1000) == ["aged", "high", "low"]
     assert ids(ShortestFirst(100, theta_class=1000), waiting, 1000) == ["low", "aged", "high"]
     assert ids(ShortestFirst(inf, theta_class=50), waiting, 1000) == ["low", "aged", "high"]
 
 
 def test_the_ends_of_theta_age() -> None:
-    waiting = [Queued("a", 30, 1), Queued("b", 10, 3), Queued("c", 20, 2)]
+    waiting = [WaitingRequest("a", 30, 1), WaitingRequest("b", 10, 3), WaitingRequest("c", 20, 2)]
     assert ids(ShortestFirst(0), waiting, 3) == ["a", "c", "b"]
     assert ids(ShortestFirst(inf), waiting, 10**12) == ["b", "c", "a"]
 
 
 entries = st.builds(
-    Queued,
+    WaitingRequest,
     id=st.uuids().map(lambda one: one.hex),
     uncached=st.sampled_from([-1, 0, 1, 1, 30]),
     since=st.sampled_from([0, 70, 100, 120]),
@@ -69,7 +74,7 @@ ages = st.sampled_from([0.0, 10.0, 50.0, inf])
 
 @given(queues, ages, ages, st.integers(0, 150), st.randoms(use_true_random=False))
 def test_every_rank_finds_the_same_order(
-    waiting: list[Queued], age: float, age_class: float, count: int, shuffle: random.Random
+    waiting: list[WaitingRequest], age: float, age_class: float, count: int, shuffle: random.Random
 ) -> None:
     one, two = ShortestFirst(age, age_class), ShortestFirst(age, age_class)
     other = shuffle.sample(waiting, len(waiting))
@@ -82,7 +87,7 @@ def test_every_rank_finds_the_same_order(
 
 @given(queues, st.sampled_from([0.0, 10.0, 50.0]), st.integers(0, 150))
 def test_whoever_comes_before_an_aged_one_is_older_or_of_a_higher_class(
-    waiting: list[Queued], age: float, count: int
+    waiting: list[WaitingRequest], age: float, count: int
 ) -> None:
     """What the bound on waiting rests on."""
     order = [waiting[index] for index in ShortestFirst(age).order(waiting, count)]
@@ -102,7 +107,7 @@ class Engine:
     order: ShortestFirst
     budget: int
     count: int = 0
-    waiting: list[Queued] = field(default_factory=list)
+    waiting: list[WaitingRequest] = field(default_factory=list)
     chunked: int = 0
     """Tokens left of the prompt that has begun."""
     began: dict[str, int] = field(default_factory=dict)
@@ -148,7 +153,7 @@ def test_nobody_waits_longer_than_the_bound(
                       for who, at in limits.items()}  # fmt: skip
             name = f"{engine.count}.{len(limits)}"
             limits[name] = engine.count + age + budget + engine.work() + longest
-            engine.waiting.append(Queued(name, length, engine.count, classes * length % 3))
+            engine.waiting.append(WaitingRequest(name, length, engine.count, classes * length % 3))
         engine.step()
     while engine.waiting or engine.chunked:
         engine.step()
@@ -161,9 +166,11 @@ def flood(order: ShortestFirst, passes: int, priority: int = 0) -> int | None:
     """When a long prompt begins that comes first, while every pass brings a pass's work of short
     ones, of `priority`; None when it does not."""
     engine = Engine(order, budget=100)
-    engine.waiting.append(Queued("long", 5000, 0))
+    engine.waiting.append(WaitingRequest("long", 5000, 0))
     for number in range(passes):
-        engine.waiting += [Queued(f"{number}.{i}", 10, engine.count, priority) for i in range(10)]
+        engine.waiting += [
+            WaitingRequest(f"{number}.{i}", 10, engine.count, priority) for i in range(10)
+        ]
         engine.step()
     return engine.began.get("long")
 
@@ -178,9 +185,9 @@ def test_a_flood_of_short_prompts_holds_a_long_one_up_for_theta_age() -> None:
 
 def test_prompts_without_work_cannot_hold_the_counter_still() -> None:
     engine = Engine(ShortestFirst(50), budget=100)
-    engine.waiting.append(Queued("long", 90, 0))
+    engine.waiting.append(WaitingRequest("long", 90, 0))
     for number in range(20):
-        engine.waiting += [Queued(f"{number}.{i}", 0, engine.count) for i in range(100)]
+        engine.waiting += [WaitingRequest(f"{number}.{i}", 0, engine.count) for i in range(100)]
         engine.step()
     assert engine.began["long"] == 100
 
@@ -191,7 +198,7 @@ def test_the_shortest_first_wait_least() -> None:
 
     def mean(order: ShortestFirst) -> float:
         engine = Engine(order, budget=512)
-        engine.waiting = [Queued(f"{i:03}", length, 0) for i, length in enumerate(lengths)]
+        engine.waiting = [WaitingRequest(f"{i:03}", length, 0) for i, length in enumerate(lengths)]
         while engine.waiting or engine.chunked:
             engine.step()
         return sum(engine.began.values()) / len(lengths)
@@ -202,7 +209,7 @@ def test_the_shortest_first_wait_least() -> None:
 def test_ten_thousand_wait() -> None:
     rng = random.Random(2)
     waiting = [
-        Queued(f"{rng.getrandbits(128):032x}", rng.randint(1, 5000), rng.randint(0, 10**6))
+        WaitingRequest(f"{rng.getrandbits(128):032x}", rng.randint(1, 5000), rng.randint(0, 10**6))
         for _ in range(10_000)
     ]
     order = ShortestFirst(300_000).order(waiting, 10**6)

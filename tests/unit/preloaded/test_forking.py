@@ -1,7 +1,5 @@
 """Workers forked from one process that has imported for all, with small modules of our own."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -142,8 +140,7 @@ def wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def said(log: Path) -> dict[str, Any]:
     wait(lambda: "\n" in log.read_text())
-    result: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
-    return result
+    return json.loads(log.read_text().splitlines()[0])
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """A profile of which nearly everything is missing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 `python -m tests.unit.profile.sample OUT.html [big]` writes its report page, to be looked at.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +86,7 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
             languages={name: int((language == i).sum()) for i, name in enumerate(LANGUAGES)},
         ),
         requests=tuple(
-            schema.Request(id=f"{d}-{g}-{i:03d}", domain=d, language=g)
+            schema.ProfiledRequest(id=f"{d}-{g}-{i:03d}", domain=d, language=g)
             for i, (d, g) in enumerate(labels)
         ),
         activations=fits.activations(arrays),
@@ -113,7 +111,7 @@ def build(size: Size = TINY, seed: int = 0) -> tuple[schema.Profile, Arrays]:
             ),
         ),
         latency=_latency(),
-        transfer=schema.Transfer(
+        transfer=schema.TransferFit(
             backend="mooncake (tcp)",
             bytes_per_token=12288.0,
             latency_ms=1.2,
@@ -222,9 +220,9 @@ def _latency() -> schema.Latency:
     )  # fmt: skip
 
 
-def _placed(size: Size, kind: schema.PlacementKind, redundant: int) -> schema.Placed:
+def _placed(size: Size, kind: schema.PlacementKind, redundant: int) -> schema.PlacementResult:
     cut = {"linear": 0.74, "eplb": 0.75, "joint": 0.49}[kind]
-    return schema.Placed(
+    return schema.PlacementResult(
         kind=kind,
         gpus=size.gpus,
         gpus_per_node=size.gpus // size.nodes,

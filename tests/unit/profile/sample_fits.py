@@ -1,7 +1,5 @@
 """Small stand-ins for the fits, only good enough that a sample profile looks like a real one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,15 +11,13 @@ from toolkit.profile_folder import schema
 def idf(counts: NDArray[Any]) -> NDArray[Any]:
     """[L, E] from counts [N, L, E]."""
     fired = (counts > 0).sum(0)
-    result: NDArray[Any] = np.log((len(counts) + 1) / (fired + 1)).astype(np.float32)
-    return result
+    return np.log((len(counts) + 1) / (fired + 1)).astype(np.float32)
 
 
 def signatures(counts: NDArray[Any], weights: NDArray[Any], mask: tuple[int, ...]) -> NDArray[Any]:
     """[N, len(mask) * E], rows of length 1."""
     flat = (counts[:, mask] * weights[list(mask)]).reshape(len(counts), -1).astype(np.float32)
-    result: NDArray[Any] = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
-    return result
+    return flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
 
 
 def balanced(

@@ -1,7 +1,5 @@
 """Waves, prompts, shards on disk and latency fits."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

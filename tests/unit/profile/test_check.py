@@ -1,7 +1,5 @@
 """Profiles of other models and deployments are refused, with what differs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

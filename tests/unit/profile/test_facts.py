@@ -1,14 +1,12 @@
 """Which workers can be profiled, and what is refused with which words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from toolkit.contract.events import Experts, Hello
-from toolkit.profile.calibrate import Settings, facts, request
+from toolkit.profile.calibrate import CalibrationSettings, facts, request
 from toolkit.profile.calibration_prompts import CalibrationPrompt, own_prompts
 from toolkit.profile.measure import check_before
 from toolkit.profile.shards import Shards
@@ -47,7 +45,7 @@ def test_a_dense_model_is_refused() -> None:
 def test_an_unfinished_run_with_other_options_is_refused_before_any_worker_starts(
     tmp_path: Any,
 ) -> None:
-    prompts, settings = own_prompts(), Settings()
+    prompts, settings = own_prompts(), CalibrationSettings()
     check_before(tmp_path / "none", prompts, settings)
     folder = tmp_path / "x.measuring"
     Shards(folder, {"fingerprint": "sha256:1", "prompts": "p", "settings": {}})
@@ -56,9 +54,11 @@ def test_an_unfinished_run_with_other_options_is_refused_before_any_worker_start
 
 
 def test_requests_are_of_the_prompt_s_kind() -> None:
-    chat = request(CalibrationPrompt("a", "hi"), Settings(), "m", "r1")
+    chat = request(CalibrationPrompt("a", "hi"), CalibrationSettings(), "m", "r1")
     assert chat[0] == "/v1/chat/completions"
-    native = request(CalibrationPrompt("a", "", (1, 2)), Settings(output_tokens=5), "m", "r1")
+    native = request(
+        CalibrationPrompt("a", "", (1, 2)), CalibrationSettings(output_tokens=5), "m", "r1"
+    )
     assert native[0] == "/generate"
     assert native[1]["sampling_params"]["max_new_tokens"] == 5
 

@@ -1,7 +1,5 @@
 """Writers that are killed, at every system call that Python reports, by a real SIGKILL."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

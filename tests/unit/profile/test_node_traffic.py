@@ -1,7 +1,5 @@
 """What crosses nodes by a profile, on requests that were not fitted; and the page that shows it."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +15,7 @@ from toolkit.cli.profile import app
 from toolkit.placement import Topology, linear, load_placement
 from toolkit.placement.alltoall import ACROSS
 from toolkit.profile.node_traffic import NodeTraffic, node_traffic, of_profile
-from toolkit.profile.placing import Layout
+from toolkit.profile.placing import EpConfig
 from toolkit.profile.report import render
 from toolkit.profile_folder.errors import ProfileError
 from toolkit.profile_folder.store import read
@@ -25,7 +23,7 @@ from toolkit.resources import profiles_dir
 
 SIZE = sample.Size(requests=90, layers=3, experts=16, top_k=2, gpus=4, nodes=2)
 BUILT = sample.build(SIZE)
-LAYOUT = Layout(4, 4, 2)
+LAYOUT = EpConfig(4, 4, 2)
 SHIPPED = profiles_dir() / "embedded"
 
 
@@ -112,7 +110,7 @@ def test_pairs_between_what_does_not_fit(spoilt: np.ndarray) -> None:
 
 
 def test_of_one_node_every_gpu_is_looked_at(traffic: NodeTraffic) -> None:
-    found = node_traffic(*BUILT, Layout(4, 0, 4))
+    found = node_traffic(*BUILT, EpConfig(4, 0, 4))
     assert (found.unit, found.topology.nodes) == ("GPU", 4)
     assert found.before.across == pytest.approx(1 - found.before.own)
     assert traffic.unit == "node"
@@ -123,15 +121,15 @@ def test_of_one_node_every_gpu_is_looked_at(traffic: NodeTraffic) -> None:
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        (Layout(5, 0, 5), "do not divide"),
-        (Layout(4, 0, 3), "nodes of 3"),
-        (Layout(1, 0, 1), "one GPU"),
-        (Layout(32, 16, 8), "has 18 held-out requests, and 32 GPUs need"),
-        (Layout(4, 48, 2), "one replica of each on each of 2 nodes"),
-        (Layout(4, -4, 2), "redundant"),
+        (EpConfig(5, 0, 5), "do not divide"),
+        (EpConfig(4, 0, 3), "nodes of 3"),
+        (EpConfig(1, 0, 1), "one GPU"),
+        (EpConfig(32, 16, 8), "has 18 held-out requests, and 32 GPUs need"),
+        (EpConfig(4, 48, 2), "one replica of each on each of 2 nodes"),
+        (EpConfig(4, -4, 2), "redundant"),
     ],
 )
-def test_what_cannot_be_laid(layout: Layout, words: str) -> None:
+def test_what_cannot_be_laid(layout: EpConfig, words: str) -> None:
     with pytest.raises(ProfileError, match=words):
         node_traffic(*BUILT, layout)
 
@@ -230,6 +228,6 @@ def test_commands_that_cannot(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("sglang"), reason="the baseline calls SGLang")
 def test_the_embedded_model_crosses_less() -> None:
-    found = node_traffic(*read(SHIPPED), Layout(8, 16, 2))
+    found = node_traffic(*read(SHIPPED), EpConfig(8, 16, 2))
     assert found.after.across < 0.4 * found.before.across
     assert found.before.balance.mean() < 1.4 and found.after.balance.mean() < 1.6

@@ -1,7 +1,5 @@
 """CascadeInfer's QoE model: the published fit beside ours, on data that tells its terms apart."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

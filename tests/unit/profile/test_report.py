@@ -1,7 +1,5 @@
 """The report page: well formed, self-contained, small, right in both colour schemes."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The profiles that ship with the project are whole and belong to what ships beside them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from toolkit import signatures

@@ -1,7 +1,5 @@
 """Profiles on the terminal: all that matters is there, and differences say which model first."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

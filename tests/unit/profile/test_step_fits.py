@@ -1,7 +1,5 @@
 """Fits of step times."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Profile folders on disk: whole or not at all, and nothing in them changed unnoticed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

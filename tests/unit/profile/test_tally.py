@@ -1,7 +1,5 @@
 """Reducing expert ids."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

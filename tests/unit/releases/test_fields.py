@@ -1,7 +1,5 @@
 """What request validation knows of each release's fields is what the release declares."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.releases import fetch, fields

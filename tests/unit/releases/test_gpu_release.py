@@ -1,7 +1,5 @@
 """What differs in the release of the GPU checks, on SGLang's own classes of that release."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -98,8 +96,7 @@ def found() -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(each for each in done.stdout.splitlines() if each.startswith("found:"))
-    answer: dict[str, Any] = json.loads(line.removeprefix("found:"))
-    return answer
+    return json.loads(line.removeprefix("found:"))
 
 
 def test_flags_are_read_as_it_has_resolved_them(found: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """Every supported release of SGLang has what the patches hook, call and read."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Which servers `toolkit relocate` is for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

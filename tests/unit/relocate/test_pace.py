@@ -1,7 +1,5 @@
 """How much an order may move, by what the orders before it took."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

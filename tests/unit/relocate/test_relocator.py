@@ -1,7 +1,5 @@
 """The relocator against a worker whose map and answers a test makes up."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -15,8 +13,8 @@ from aiohttp.test_utils import TestServer
 
 from toolkit.contract.paths import PLACEMENT
 from toolkit.placement import Placement, Topology
-from toolkit.placement.online import Cost, Online, PlacementDecision, Settings
-from toolkit.profile.tap import Heard, Rows
+from toolkit.placement.online import Cost, Online, PlacementDecision, RelocationSettings
+from toolkit.profile.tap import Heard, PhaseRows
 from toolkit.relocate.app import make
 from toolkit.relocate.errors import RelocationError
 from toolkit.relocate.relocator import Relocator
@@ -80,7 +78,7 @@ def decision(target: np.ndarray) -> PlacementDecision:
 
 @with_worker
 async def test_a_target_is_reached_in_small_orders_of_the_layers_with_experts(worker: Any) -> None:
-    relocator = Relocator(worker.session, worker.url, Settings())
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
     target = TABLE[:, [2, 1, 0, 3, 6, 5, 4, 7]]
     told = await relocator._move(decision(target))
     assert told["outcome"] == "moved" and told["orders"] == len(worker.orders) > 0
@@ -93,7 +91,7 @@ async def test_a_target_is_reached_in_small_orders_of_the_layers_with_experts(wo
 @with_worker
 async def test_who_was_quicker_is_built_upon(worker: Any) -> None:
     worker.answers = [(409, {"error": "the map is number 4 by now"})]
-    relocator = Relocator(worker.session, worker.url, Settings())
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
     target = TABLE[:, [2, 1, 0, 3, 4, 5, 6, 7]]
     assert (await relocator._move(decision(target)))["outcome"] == "moved"
     assert worker.layers["0"] == target[0].tolist() and relocator.figures.stale == 1
@@ -102,14 +100,14 @@ async def test_who_was_quicker_is_built_upon(worker: Any) -> None:
 @with_worker
 async def test_who_is_always_quicker_is_left_alone(worker: Any) -> None:
     worker.answers = [(409, {"error": "another one"})] * 9
-    relocator = Relocator(worker.session, worker.url, Settings())
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
     told = await relocator._move(decision(TABLE[:, [2, 1, 0, 3, 4, 5, 6, 7]]))
     assert told["outcome"].startswith("given up") and not worker.orders
 
 
 @with_worker
 async def test_a_move_that_turns_out_dear_is_stopped(worker: Any) -> None:
-    relocator = Relocator(worker.session, worker.url, Settings())
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
     cheap = replace(decision(TABLE[:, ::-1]), saved_s=1e-9)
     told = await relocator._move(cheap)
     assert told["outcome"].startswith("stopped") and len(worker.orders) == 1
@@ -145,12 +143,12 @@ def _steps(present: Any) -> Any:
 
 @with_worker
 async def test_who_asks_hears_when_the_worker_goes_away_meanwhile(worker: Any) -> None:
-    relocator = Relocator(worker.session, worker.url, Settings())
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
     asking = asyncio.create_task(relocator.ask(dry_run=True))
     await asyncio.sleep(0)
     worker.obstacle = "it is gone"
     with pytest.raises(RelocationError):
-        await relocator._decided(Online(Topology(4, 2), Settings()), "asked")
+        await relocator._decided(Online(Topology(4, 2), RelocationSettings()), "asked")
     assert len(relocator._asked) == 1
     relocator._refuse(RelocationError("it is gone"))  # as `run` does
     with pytest.raises(RelocationError, match="it is gone"):
@@ -159,7 +157,7 @@ async def test_who_asks_hears_when_the_worker_goes_away_meanwhile(worker: Any) -
 
 @with_worker
 async def test_its_http_takes_orders_and_shows_figures(worker: Any) -> None:
-    relocator = Relocator(worker.session, worker.url, Settings())
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
 
     async def answer(told: Any) -> None:
         while not relocator._asked:
@@ -169,7 +167,7 @@ async def test_its_http_takes_orders_and_shows_figures(worker: Any) -> None:
         else:
             relocator._asked.pop()[0].set_result(told)
 
-    other = Relocator(worker.session, worker.url, Settings())
+    other = Relocator(worker.session, worker.url, RelocationSettings())
     async with TestServer(make({"decode-0": relocator, "decode-1": other})) as server:
         at = str(server.make_url("/"))
         async with worker.session.get(at) as shown:
@@ -209,7 +207,7 @@ async def test_its_http_takes_orders_and_shows_figures(worker: Any) -> None:
 
 
 def test_too_few_requests_leave_the_question_open() -> None:
-    online = Online(Topology(4, 2), Settings())
+    online = Online(Topology(4, 2), RelocationSettings())
     with pytest.raises(ValueError, match="0 requests"):
         online.decide(Placement(TABLE, 8, 4), 0.05, Cost(1e6, 1e9, 0.01, 2), "asked")
 
@@ -223,13 +221,13 @@ def heard(**more: Any) -> Any:
     return SimpleNamespace(heard=found)
 
 
-def rows(tokens: int, whole: bool = True) -> Rows:
+def rows(tokens: int, whole: bool = True) -> PhaseRows:
     ids = np.arange(tokens * 6, dtype=np.int16).reshape(tokens, 3, 2)
-    return Rows(ids, ("w", 0), 0.0, 4, 0, whole, 0.0)
+    return PhaseRows(ids, ("w", 0), 0.0, 4, 0, whole, 0.0)
 
 
 def test_counts_with_holes_are_left_out() -> None:
-    relocator = Relocator(None, "http://w", Settings())  # type: ignore[arg-type]
+    relocator = Relocator(None, "http://w", RelocationSettings())  # type: ignore[arg-type]
     experts = {
         "whole": {"prefill": rows(3), "decode": rows(2)},
         "holes": {"prefill": rows(3, whole=False), "decode": rows(2)},
@@ -241,7 +239,7 @@ def test_counts_with_holes_are_left_out() -> None:
 
 
 def test_steps_of_a_clock_that_jumps_are_no_steps() -> None:
-    relocator = Relocator(None, "http://w", Settings())  # type: ignore[arg-type]
+    relocator = Relocator(None, "http://w", RelocationSettings())  # type: ignore[arg-type]
     relocator._take(heard(seconds=[0.02] * 20), (0, 2))
     assert relocator.status()["step_s"] == 0.02
     odd = [3600.0, -1.0, float("nan"), 0.0, float("inf")]

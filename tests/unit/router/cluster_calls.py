@@ -1,7 +1,5 @@
 """Requests to a router over stand-in workers, and what comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What clients are told of the workers: what they need, and not where anything lies."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from tests.cpu_time import cpu_s
 from tests.present import present
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, post, run
+from tests.unit.router.cluster_calls import bodies, post
 from toolkit.router.about_workers import SHOWN, for_client
 from toolkit.router.errors import ApiError, Retry
 from toolkit.router.places import without_places
@@ -28,66 +26,55 @@ async def get(cluster: Cluster, path: str, at: str = "", key: str = "") -> tuple
         return answer.status, json.loads(text), text
 
 
-def test_a_client_sees_what_it_needs_and_the_admin_the_whole() -> None:
-    async def check() -> None:
-        async with Cluster(decodes=1) as cluster:
-            for path in PROXIED:
-                status, told, text = await get(cluster, path)
-                assert status == 200, path
-                assert not [secret for secret in SECRETS if secret in text], path
-                if path == "/v1/models":
-                    (card,) = told["data"]
-                    assert card == {"id": "standin", "object": "model", "root": "standin",
-                                    "max_model_len": 8192}  # fmt: skip
-                else:
-                    assert told["model_path"] == "standin"
-                    assert set(told) <= SHOWN[path]
-            for path in ("/server_info", "/get_server_info"):
-                status, told, _ = await get(cluster, path, cluster.admin)
-                assert (status, told["port"]) == (200, 34567)
-
-    run(check())
+async def test_a_client_sees_what_it_needs_and_the_admin_the_whole() -> None:
+    async with Cluster(decodes=1) as cluster:
+        for path in PROXIED:
+            status, told, text = await get(cluster, path)
+            assert status == 200, path
+            assert not [secret for secret in SECRETS if secret in text], path
+            if path == "/v1/models":
+                (card,) = told["data"]
+                assert card == {"id": "standin", "object": "model", "root": "standin",
+                                "max_model_len": 8192}  # fmt: skip
+            else:
+                assert told["model_path"] == "standin"
+                assert set(told) <= SHOWN[path]
+        for path in ("/server_info", "/get_server_info"):
+            status, told, _ = await get(cluster, path, cluster.admin)
+            assert (status, told["port"]) == (200, 34567)
 
 
-def test_addresses_of_workers_are_the_admins_where_there_is_one() -> None:
+async def test_addresses_of_workers_are_the_admins_where_there_is_one() -> None:
     config = {"api_key_env": "C_KEY", "admin_key_env": "A_KEY"}
     env = {"C_KEY": "of-clients", "A_KEY": "of-admin"}
-
-    async def check() -> None:
-        async with Cluster(decodes=1, config=config, env=env) as cluster:
-            for key, whole in (("of-clients", False), ("of-admin", True)):
-                status, told, text = await get(cluster, "/workers", key=key)
-                assert status == 200
-                assert [row["name"] for row in told["workers"]] == ["prefill-0", "decode-0"]
-                assert all(("url" in row) is whole for row in told["workers"])
-                assert ("127.0.0.1" in text) is whole
-                _, told, _ = await get(cluster, "/server_info", key=key)
-                assert ("launch_command" in told) is whole
-
-    run(check())
+    async with Cluster(decodes=1, config=config, env=env) as cluster:
+        for key, whole in (("of-clients", False), ("of-admin", True)):
+            status, told, text = await get(cluster, "/workers", key=key)
+            assert status == 200
+            assert [row["name"] for row in told["workers"]] == ["prefill-0", "decode-0"]
+            assert all(("url" in row) is whole for row in told["workers"])
+            assert ("127.0.0.1" in text) is whole
+            _, told, _ = await get(cluster, "/server_info", key=key)
+            assert ("launch_command" in told) is whole
 
 
-def test_the_text_of_a_failure_names_no_place() -> None:
+async def test_the_text_of_a_failure_names_no_place() -> None:
     """A worker's own 500, and a worker that cannot be reached."""
     said = (
         "Internal error at /srv/secret-folder/sglang/srt/managers/scheduler.py:120, "
         "tcp://10.77.0.1:34567 and node-7.secret-host:5000 refused; KV of 10.77.0.1:34568"
     )
-
-    async def check() -> None:
-        config = {"max_retries": 1, "no_worker_wait_s": 0.0, "rerun_wait_s": 0.0}
-        async with Cluster(decodes=1, config=config) as cluster:
-            for stream in (True, False):
-                body = bodies(2, stream=stream, fail_status=500, fail_message=said)[PATH]
-                status, raw = await post(cluster, PATH, body)
-                assert status == 500
-                assert b"Internal error at (hidden):120" in raw
-                assert not [secret for secret in SECRETS if secret.encode() in raw], raw
-                # What a client did wrong is said as SGLang says it.
-                wrong = bodies(2, stream=stream, fail_status=400, fail_message=said)[PATH]
-                assert said.encode() in (await post(cluster, PATH, wrong))[1]
-
-    run(check())
+    config = {"max_retries": 1, "no_worker_wait_s": 0.0, "rerun_wait_s": 0.0}
+    async with Cluster(decodes=1, config=config) as cluster:
+        for stream in (True, False):
+            body = bodies(2, stream=stream, fail_status=500, fail_message=said)[PATH]
+            status, raw = await post(cluster, PATH, body)
+            assert status == 500
+            assert b"Internal error at (hidden):120" in raw
+            assert not [secret for secret in SECRETS if secret.encode() in raw], raw
+            # What a client did wrong is said as SGLang says it.
+            wrong = bodies(2, stream=stream, fail_status=400, fail_message=said)[PATH]
+            assert said.encode() in (await post(cluster, PATH, wrong))[1]
     refused = "cannot connect ([Errno 111] Connect call failed ('127.0.0.1', 34567))"
     assert "34567" in str(Retry("decode-0", refused))  # the log's
     told = Retry("decode-0", refused).answer

@@ -237,74 +237,61 @@ AdmissionMachine.TestCase.settings = settings(
 TestAdmission = AdmissionMachine.TestCase
 
 
-def in_loop(coroutine: Any) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 10))
-
-
 async def _hold(entry: Any, go: asyncio.Event, order: list[str], name: str) -> None:
     async with entry.slot():
         order.append(name)
         await go.wait()
 
 
-def test_a_batch_as_wide_as_the_bound_leaves_a_slot_for_others() -> None:
-    async def check() -> None:
-        admission, go, order = Admission(48, 48), asyncio.Event(), []  # type: ignore[var-annotated]
-        with admission.enter(48) as batch, admission.enter(1) as single:
-            tasks = [asyncio.ensure_future(_hold(batch, go, order, "batch")) for _ in range(48)]
+async def test_a_batch_as_wide_as_the_bound_leaves_a_slot_for_others() -> None:
+    admission, go, order = Admission(48, 48), asyncio.Event(), []  # type: ignore[var-annotated]
+    with admission.enter(48) as batch, admission.enter(1) as single:
+        tasks = [asyncio.ensure_future(_hold(batch, go, order, "batch")) for _ in range(48)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(_hold(single, go, order, "single")))
+        for _ in range(3):
             await asyncio.sleep(0)
-            tasks.append(asyncio.ensure_future(_hold(single, go, order, "single")))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            assert order[-1] == "single"
-            assert admission.running == 37  # 36 of the batch
-            go.set()
-            await asyncio.gather(*tasks)
-        assert not admission.busy
-
-    in_loop(check())
+        assert order[-1] == "single"
+        assert admission.running == 37  # 36 of the batch
+        go.set()
+        await asyncio.gather(*tasks)
+    assert not admission.busy
 
 
-def test_batches_that_come_together_cannot_overshoot() -> None:
-    async def check() -> None:
-        admission = Admission(4, 12)
-        entered, refused = [], 0
-        for _ in range(10):  # no await in between, as when all were parsed in one turn
-            try:
-                entered.append(admission.enter(4))
-            except ApiError as error:
-                assert (error.status, error.retry_after) == (429, 1)
-                refused += 1
-        assert (len(entered), refused) == (3, 7)
-        with admission.enter(1):
-            assert admission.places == 3
-        for entry in entered:
-            entry.__exit__(None, None, None)
-        assert not admission.busy
-
-    in_loop(check())
+async def test_batches_that_come_together_cannot_overshoot() -> None:
+    admission = Admission(4, 12)
+    entered, refused = [], 0
+    for _ in range(10):  # no await in between, as when all were parsed in one turn
+        try:
+            entered.append(admission.enter(4))
+        except ApiError as error:
+            assert (error.status, error.retry_after) == (429, 1)
+            refused += 1
+    assert (len(entered), refused) == (3, 7)
+    with admission.enter(1):
+        assert admission.places == 3
+    for entry in entered:
+        entry.__exit__(None, None, None)
+    assert not admission.busy
 
 
-def test_batches_take_turns() -> None:
-    async def check() -> None:
-        admission, order = Admission(1, 40), []
-        gate = asyncio.Event()
+async def test_batches_take_turns() -> None:
+    admission, order = Admission(1, 40), []
+    gate = asyncio.Event()
 
-        async def part(entry: Any, name: str) -> None:
-            async with entry.slot():
-                await gate.wait()
-                order.append(name)
+    async def part(entry: Any, name: str) -> None:
+        async with entry.slot():
+            await gate.wait()
+            order.append(name)
 
-        with admission.enter(1) as first, admission.enter(6) as a, admission.enter(3) as b:
-            tasks = [asyncio.ensure_future(part(first, "first"))]
-            for entry, name, count in ((a, "a", 6), (b, "b", 3)):
-                tasks += [asyncio.ensure_future(part(entry, name)) for _ in range(count)]
-            await asyncio.sleep(0)
-            gate.set()
-            await asyncio.gather(*tasks)
-        assert "".join(order[1:]) == "abababaaa"
-
-    in_loop(check())
+    with admission.enter(1) as first, admission.enter(6) as a, admission.enter(3) as b:
+        tasks = [asyncio.ensure_future(part(first, "first"))]
+        for entry, name, count in ((a, "a", 6), (b, "b", 3)):
+            tasks += [asyncio.ensure_future(part(entry, name)) for _ in range(count)]
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*tasks)
+    assert "".join(order[1:]) == "abababaaa"
 
 
 def test_draining_refuses_with_503() -> None:

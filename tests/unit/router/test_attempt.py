@@ -18,7 +18,7 @@ from tests.unit.router.cluster_calls import (
     run,
     text_of,
 )
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.router.request import SubRequest
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
@@ -54,12 +54,12 @@ class Silent:
             await asyncio.sleep(0.01)
 
 
-def router(port: int) -> Router:
+def router(port: int) -> RouterApp:
     """With one prefill and one decode worker that are up, both on `port`."""
     url = {"url": f"http://127.0.0.1:{port}"}
     workers = [{"name": "p", "role": "prefill", "bootstrap_port": 1, **url}]
     workers += [{"name": "d", "role": "decode", **url}]
-    made = Router(RouterConfig.model_validate({"workers": workers, "max_retries": 0}))
+    made = RouterApp(RouterConfig.model_validate({"workers": workers, "max_retries": 0}))
     for worker in made.known_workers.workers:
         worker.mark_up()
     return made
@@ -70,7 +70,7 @@ def sub_request(headers: str = "") -> SubRequest:
     return parse(PATH, body, headers=headers).sub_requests[0]
 
 
-async def nothing_is_left_of(request: SubRequest, of: Router) -> None:
+async def nothing_is_left_of(request: SubRequest, of: RouterApp) -> None:
     await asyncio.sleep(0)
     for worker in of.known_workers.workers:
         for rank in worker.ranks:

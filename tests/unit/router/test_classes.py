@@ -22,7 +22,7 @@ from toolkit.decide.reservation import Reservation
 from toolkit.decide.watchdog import StuckBounds
 from toolkit.policies import make_policy
 from toolkit.policies.base import RequestView
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.router.classes import class_of
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
@@ -108,9 +108,9 @@ def test_a_key_that_nobody_has_is_a_mistake_in_the_file(tmp_path: Path) -> None:
     for classes in ({"keys": {"ap": "best_effort"}}, {"claim": ["app", "ap"]}):
         given = {"workers": [WORKER], "api_keys_file": str(keys), "classes": classes}
         with pytest.raises(ConfigError, match="no client key is called ap"):
-            Router(RouterConfig.model_validate(given))
+            RouterApp(RouterConfig.model_validate(given))
     given = {"workers": [WORKER], "api_keys_file": str(keys), "classes": {"claim": ["app"]}}
-    Router(RouterConfig.model_validate(given))
+    RouterApp(RouterConfig.model_validate(given))
 
 
 def test_without_classes_nobody_has_one() -> None:

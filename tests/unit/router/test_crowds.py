@@ -1,7 +1,5 @@
 """Two thousand connections that want too much, and an honest client that notices nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,7 +11,7 @@ import psutil
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, expected, idle, post, run, text_of
+from tests.unit.router.cluster_calls import bodies, expected, idle, post, text_of
 from tests.unit.router.raw import PATH
 
 CROWD = 2000
@@ -112,38 +110,32 @@ class Honest:
 
 
 @pytest.mark.slow
-def test_clients_that_do_not_read_are_dropped() -> None:
+async def test_clients_that_do_not_read_are_dropped() -> None:
     """Each is owed more than the kernel holds for it, and takes none of it. One that takes a little
     at a time, and one for which nothing is there to be taken, stay."""
-
-    async def check() -> None:
-        config = {"write_stall_s": 2.0, "max_inflight": 4096, "max_body_total_mib": 4096,
-                  "max_connections": 2100}  # fmt: skip
-        async with Cluster(
-            prefills=0, decodes=0, plains=1, config=config, worker_args=["--token-ms", "2"]
-        ) as cluster:
-            echo = json.dumps({"input": "x" * 250_000}).encode()
-            async with Honest(cluster, {}).beside(), crowd(cluster.port) as members:
-                slow, quiet, *others = members
-                await quiet.say(
-                    request(PATH, json.dumps(bodies(4000, stream=False)[PATH]).encode())
-                )
-                await slow.say(request("/v1/embeddings", echo))
-                assert (await slow.take(100)).startswith(b"HTTP/1.1 200")
-                sips = asyncio.create_task(slow.sip())
-                for start in range(0, len(others), 100):
-                    part = others[start : start + 100]
-                    asked = request("/v1/embeddings", echo[:200_000] + b'"}')
-                    await asyncio.gather(*(member.say(asked) for member in part))
-                await asyncio.gather(*(member.until_dropped() for member in others))
-                assert not sips.done(), "slow, but moving"
-                sips.cancel()
-                assert (await quiet.take(100)).startswith(b"HTTP/1.1 200"), "it had nothing to take"
-            assert "took nothing any more" in cluster.log.read_text()
-            await cluster.until(idle)
-            assert (await cluster.state())["held_bytes"] == 0
-
-    run(check())
+    config = {"write_stall_s": 2.0, "max_inflight": 4096, "max_body_total_mib": 4096,
+              "max_connections": 2100}  # fmt: skip
+    async with Cluster(
+        prefills=0, decodes=0, plains=1, config=config, worker_args=["--token-ms", "2"]
+    ) as cluster:
+        echo = json.dumps({"input": "x" * 250_000}).encode()
+        async with Honest(cluster, {}).beside(), crowd(cluster.port) as members:
+            slow, quiet, *others = members
+            await quiet.say(request(PATH, json.dumps(bodies(4000, stream=False)[PATH]).encode()))
+            await slow.say(request("/v1/embeddings", echo))
+            assert (await slow.take(100)).startswith(b"HTTP/1.1 200")
+            sips = asyncio.create_task(slow.sip())
+            for start in range(0, len(others), 100):
+                part = others[start : start + 100]
+                asked = request("/v1/embeddings", echo[:200_000] + b'"}')
+                await asyncio.gather(*(member.say(asked) for member in part))
+            await asyncio.gather(*(member.until_dropped() for member in others))
+            assert not sips.done(), "slow, but moving"
+            sips.cancel()
+            assert (await quiet.take(100)).startswith(b"HTTP/1.1 200"), "it had nothing to take"
+        assert "took nothing any more" in cluster.log.read_text()
+        await cluster.until(idle)
+        assert (await cluster.state())["held_bytes"] == 0
 
 
 def request(path: str, body: bytes) -> bytes:
@@ -152,39 +144,35 @@ def request(path: str, body: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_clients_that_write_slowly_leave_room_for_those_with_a_key() -> None:
-    async def check() -> None:
-        async with Cluster(env=KEY, config=KEYED) as cluster:
-            honest = Honest(cluster, {"Authorization": "Bearer secret-key"})
-            async with honest.beside(), crowd(cluster.port) as members:
-                for number, member in enumerate(members):
-                    head = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n"
-                    await member.say(head + (b"Content-Length: 9\r\n\r\n" if number % 2 else b"X-"))
-                for _ in range(4):
-                    await asyncio.sleep(1.0)
-                    await asyncio.gather(*(member.say(b"a") for member in members))
-            await cluster.until(idle)
-
-    run(check())
+async def test_clients_that_write_slowly_leave_room_for_those_with_a_key() -> None:
+    async with Cluster(env=KEY, config=KEYED) as cluster:
+        honest = Honest(cluster, {"Authorization": "Bearer secret-key"})
+        async with honest.beside(), crowd(cluster.port) as members:
+            for number, member in enumerate(members):
+                head = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n"
+                await member.say(head + (b"Content-Length: 9\r\n\r\n" if number % 2 else b"X-"))
+            for _ in range(4):
+                await asyncio.sleep(1.0)
+                await asyncio.gather(*(member.say(b"a") for member in members))
+        await cluster.until(idle)
 
 
 @pytest.mark.slow
-def test_pipelines_that_nobody_reads_are_bounded_and_leave_room_for_those_with_a_key() -> None:
-    async def check() -> None:
-        async with Cluster(env=KEY, config=KEYED) as cluster:
-            assert cluster.router is not None
-            process = psutil.Process(cluster.router.pid)
-            honest = Honest(cluster, {"Authorization": "Bearer secret-key"})
-            await post(cluster, PATH, b"{}")
-            before = process.memory_info().rss
-            asked = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n" * 200
-            async with honest.beside(), crowd(cluster.port) as members:
-                for start in range(0, CROWD, 100):
-                    part = members[start : start + 100]
-                    await asyncio.gather(*(member.say(asked) for member in part))
-                await asyncio.sleep(4.0)
-                grown = (process.memory_info().rss - before) / MIB
-                assert grown < 100, f"{grown:.0f} MiB, {grown / CROWD * 1024:.0f} KiB each"
-            await cluster.until(idle)
-
-    run(check())
+async def test_pipelines_that_nobody_reads_are_bounded_and_leave_room_for_those_with_a_key() -> (
+    None
+):
+    async with Cluster(env=KEY, config=KEYED) as cluster:
+        assert cluster.router is not None
+        process = psutil.Process(cluster.router.pid)
+        honest = Honest(cluster, {"Authorization": "Bearer secret-key"})
+        await post(cluster, PATH, b"{}")
+        before = process.memory_info().rss
+        asked = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n" * 200
+        async with honest.beside(), crowd(cluster.port) as members:
+            for start in range(0, CROWD, 100):
+                part = members[start : start + 100]
+                await asyncio.gather(*(member.say(asked) for member in part))
+            await asyncio.sleep(4.0)
+            grown = (process.memory_info().rss - before) / MIB
+            assert grown < 100, f"{grown:.0f} MiB, {grown / CROWD * 1024:.0f} KiB each"
+        await cluster.until(idle)

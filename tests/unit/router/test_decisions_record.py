@@ -1,36 +1,30 @@
 """The router writes its decisions where the environment asks for it, and they come out the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from tests.unit.router.house import House, run, turns
+from tests.unit.router.house import House, turns
 from toolkit.contract.variables import ROUTER_RECORD_VARIABLE
 from toolkit.decide.replay import replay
 from toolkit.policies import RequestView, WorkerView
 
 
 @pytest.mark.parametrize("policy", ["br0", "brh@survival", "composed@filter+level+user"])
-def test_rounds_choices_and_tellings_of_both_sides(
+async def test_rounds_choices_and_tellings_of_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     monkeypatch.setenv(ROUTER_RECORD_VARIABLE, str(tmp_path / "rec"))
-
-    async def check() -> None:
-        house = House(ranks=2, policy=policy)
-        for size in (70, 500, 90, 40):
-            house.enter(size)
-            await turns()
-        house.take()
-        for _ in range(4):
-            house.end(0)
-        workers = [WorkerView("p0", inflight=3), WorkerView("p1")]
-        for _ in range(3):
-            house.dispatcher.policies["prefill"].choose(workers, RequestView())
-
-    run(check)
+    house = House(ranks=2, policy=policy)
+    for size in (70, 500, 90, 40):
+        house.enter(size)
+        await turns()
+    house.take()
+    for _ in range(4):
+        house.end(0)
+    workers = [WorkerView("p0", inflight=3), WorkerView("p1")]
+    for _ in range(3):
+        house.dispatcher.policies["prefill"].choose(workers, RequestView())
     decode = (tmp_path / "rec.decode.jsonl").read_text().splitlines()
     rounds = replay(decode)
     assert sum(len(each.recorded) for each in rounds if isinstance(each.recorded, list)) == 4
@@ -41,14 +35,10 @@ def test_rounds_choices_and_tellings_of_both_sides(
     assert len(prefill) == 4 + 3 and not any(each.differs for each in prefill)
 
 
-def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROUTER_RECORD_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-
-    async def check() -> None:
-        house = House(ranks=1)
-        house.enter(5)
-        await turns()
-
-    run(check)
+    house = House(ranks=1)
+    house.enter(5)
+    await turns()
     assert not list(tmp_path.iterdir())

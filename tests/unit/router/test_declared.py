@@ -1,7 +1,5 @@
 """The tables of request validation over what each release of SGLang declares."""
 
-from __future__ import annotations
-
 import pytest
 
 from toolkit.router.validate.declared import (

@@ -1,7 +1,5 @@
 """A router over stand-in workers: one of them is emptied, and gets requests again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any, cast
@@ -9,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
+from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 from toolkit.router.drains import LOOK_S, Drains
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.moves import MoveOutcome
@@ -42,78 +40,63 @@ async def all_said(tasks: list[Any], tokens: int = 300) -> None:
 
 
 @pytest.mark.parametrize("policy", ["shortest_queue", "br0"])
-def test_a_drained_worker_is_empty_and_gets_nothing_until_it_is_let_go(policy: str) -> None:
-    async def check() -> None:
-        config = {"decode_policy": policy}
-        async with Cluster(decodes=3, worker_args=ARGS, config=config) as router:
-            tasks = begin(router, 9, 600)
-            await router.until(lambda s: row(s, "decode-1")["inflight"] == 3)
-            told = await drain(router, "decode-1")
-            assert (told["drained"], told["left"], told["lost"]) == (True, 0, 0)
-            assert told["moved"] == 3
-            state = await router.state()
-            assert row(state, "decode-1")["held"] and row(state, "decode-1")["healthy"]
-            served = (await router.stats("decode-1"))["posts"]
-            tasks += begin(router, 6, 600)
-            await all_said(tasks, 600)
-            assert (await router.stats("decode-1"))["posts"] == served
-            state = await router.until(idle)
-            assert (state["resumed"], state["retried"]) == (0, 0)
-            async with router.session.get(router.url + "/metrics") as response:
-                text = await response.text()
-            assert 'toolkit_router_worker_held{dp_rank="0",worker="decode-1"} 1.0' in text
-            assert (await drain(router, "decode-1", undo=True)) == {
-                "worker": "decode-1",
-                "held": False,
-            }
-            await all_said(begin(router, 6, 20), 20)
-            assert (await router.stats("decode-1"))["posts"] > served
-
-    run(check())
+async def test_a_drained_worker_is_empty_and_gets_nothing_until_it_is_let_go(policy: str) -> None:
+    config = {"decode_policy": policy}
+    async with Cluster(decodes=3, worker_args=ARGS, config=config) as router:
+        tasks = begin(router, 9, 600)
+        await router.until(lambda s: row(s, "decode-1")["inflight"] == 3)
+        told = await drain(router, "decode-1")
+        assert (told["drained"], told["left"], told["lost"]) == (True, 0, 0)
+        assert told["moved"] == 3
+        state = await router.state()
+        assert row(state, "decode-1")["held"] and row(state, "decode-1")["healthy"]
+        served = (await router.stats("decode-1"))["posts"]
+        tasks += begin(router, 6, 600)
+        await all_said(tasks, 600)
+        assert (await router.stats("decode-1"))["posts"] == served
+        state = await router.until(idle)
+        assert (state["resumed"], state["retried"]) == (0, 0)
+        async with router.session.get(router.url + "/metrics") as response:
+            text = await response.text()
+        assert 'toolkit_router_worker_held{dp_rank="0",worker="decode-1"} 1.0' in text
+        assert (await drain(router, "decode-1", undo=True)) == {"worker": "decode-1", "held": False}
+        await all_said(begin(router, 6, 20), 20)
+        assert (await router.stats("decode-1"))["posts"] > served
 
 
-def test_what_cannot_move_is_waited_for_until_the_deadline() -> None:
-    async def check() -> None:
-        async with Cluster(worker_args=ARGS) as router:
-            (task,) = begin(router, 1, 400, logprobs=True)
-            state = await router.until(lambda s: sum(r["inflight"] for r in s["workers"][1:]) == 1)
-            name = next(r["name"] for r in state["workers"][1:] if r["inflight"])
-            await asyncio.sleep(0.2)
-            told = await drain(router, name, deadline_s=0.2)
-            assert (told["drained"], told["left"], told["moved"]) == (False, 1, 0)
-            assert "logprobs" in next(iter(told["stays"]))
-            told = await drain(router, name)
-            assert (told["drained"], told["left"]) == (True, 0)
-            assert (await task)[0] == 200
-
-    run(check())
+async def test_what_cannot_move_is_waited_for_until_the_deadline() -> None:
+    async with Cluster(worker_args=ARGS) as router:
+        (task,) = begin(router, 1, 400, logprobs=True)
+        state = await router.until(lambda s: sum(r["inflight"] for r in s["workers"][1:]) == 1)
+        name = next(r["name"] for r in state["workers"][1:] if r["inflight"])
+        await asyncio.sleep(0.2)
+        told = await drain(router, name, deadline_s=0.2)
+        assert (told["drained"], told["left"], told["moved"]) == (False, 1, 0)
+        assert "logprobs" in next(iter(told["stays"]))
+        told = await drain(router, name)
+        assert (told["drained"], told["left"]) == (True, 0)
+        assert (await task)[0] == 200
 
 
-def test_a_prefill_worker_is_drained_by_waiting() -> None:
-    async def check() -> None:
-        args = {"prefill": ["--prefill-ms", "100"]}
-        async with Cluster(prefills=2, worker_args=ARGS, role_args=args) as router:
-            tasks = begin(router, 6, 20)
-            await router.until(lambda s: row(s, "prefill-0")["inflight"] > 0)
-            told = await drain(router, "prefill-0")
-            assert (told["drained"], told["moved"]) == (True, 0)
-            served = (await router.stats("prefill-0"))["posts"]
-            await all_said(tasks + begin(router, 4, 20), 20)
-            assert (await router.stats("prefill-0"))["posts"] == served
-
-    run(check())
+async def test_a_prefill_worker_is_drained_by_waiting() -> None:
+    args = {"prefill": ["--prefill-ms", "100"]}
+    async with Cluster(prefills=2, worker_args=ARGS, role_args=args) as router:
+        tasks = begin(router, 6, 20)
+        await router.until(lambda s: row(s, "prefill-0")["inflight"] > 0)
+        told = await drain(router, "prefill-0")
+        assert (told["drained"], told["moved"]) == (True, 0)
+        served = (await router.stats("prefill-0"))["posts"]
+        await all_said(tasks + begin(router, 4, 20), 20)
+        assert (await router.stats("prefill-0"))["posts"] == served
 
 
-def test_drains_of_two_workers_at_a_time_lose_nothing() -> None:
-    async def check() -> None:
-        async with Cluster(decodes=3, worker_args=ARGS) as router:
-            tasks = begin(router, 12)
-            await router.until(lambda s: sum(r["inflight"] for r in s["workers"][1:]) == 12)
-            told = await asyncio.gather(drain(router, "decode-0"), drain(router, "decode-2"))
-            assert [each["drained"] for each in told] == [True, True]
-            await all_said(tasks)
-
-    run(check())
+async def test_drains_of_two_workers_at_a_time_lose_nothing() -> None:
+    async with Cluster(decodes=3, worker_args=ARGS) as router:
+        tasks = begin(router, 12)
+        await router.until(lambda s: sum(r["inflight"] for r in s["workers"][1:]) == 12)
+        told = await asyncio.gather(drain(router, "decode-0"), drain(router, "decode-2"))
+        assert [each["drained"] for each in told] == [True, True]
+        await all_said(tasks)
 
 
 def test_a_worker_or_one_of_its_ranks_is_named() -> None:
@@ -130,39 +113,6 @@ def test_a_worker_or_one_of_its_ranks_is_named() -> None:
         assert names(wrong) == []
     known.hold(known.ranks_named("d:1"))
     assert [rank.held for rank in known.side("decode")] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        ({"worker": "decode-9"}, 400, "one of prefill-0, decode-0, decode-1"),
-        ({"worker": ""}, 400, "one of"),
-        ({"worker": "decode-0", "on": True}, 400, "the body must be"),
-        ({"worker": "decode-0", "undo": 1}, 400, '"undo" must be'),
-        ({"worker": "decode-0", "undo": True, "deadline_s": 1}, 400, "goes alone"),
-        ({"worker": "decode-0", "deadline_s": -1}, 400, '"deadline_s" must be'),
-        ({"worker": "decode-0", "deadline_s": True}, 400, '"deadline_s" must be'),
-        ({"worker": "prefill-0"}, 409, "the last prefill worker"),
-        ({"of": "decode-0"}, 400, "the body must be"),
-    ],
-)
-def test_wrong_orders_are_refused_with_what_to_write(
-    lone: Any, body: Any, status: int, says: str
-) -> None:
-    answered, raw = lone(body)
-    assert answered == status
-    assert says in json.loads(raw)["error"]["message"]
-
-
-@pytest.fixture(scope="module")
-def lone() -> Any:
-    """Asks one router after the other's answer; nothing runs there."""
-    loop = asyncio.new_event_loop()
-    router = Cluster(worker_args=ARGS)
-    loop.run_until_complete(router.__aenter__())
-    yield lambda body: loop.run_until_complete(post(router, "/admin/drain", body, admin=True))
-    loop.run_until_complete(router.__aexit__())
-    loop.close()
 
 
 def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:

@@ -1,7 +1,5 @@
 """A prefill's first token goes out at once; what decode repeats of it does not."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -167,99 +165,79 @@ def test_however_it_comes_nothing_is_lost_or_doubled(
 
 
 @pytest.mark.parametrize("endpoint", PATHS)
-def test_behind_the_overlap_bytes_pass_raw(endpoint: Endpoint, monkeypatch: Any) -> None:
-    async def check() -> None:
-        sub_request, out = sub_request_of(endpoint), Out()
-        relay = Relay(sub_request, out)
-        early = Early(sub_request, relay, RID)
-        for message in prefill(endpoint):
-            early.feed(message)
-        relay.begin(Call("d", (), None), False, None, (RID, sub_request.rid))
-        messages = stream(endpoint, [[0], [1], [2], [3], [4]])
-        repeats = 2 if endpoint == "chat" else 1
-        for message in messages[:repeats]:
-            relay.feed(message)
-        before = out.got
-        monkeypatch.setattr(relay, "_feed_slow", lambda data: pytest.fail("parsed"))
-        for message in messages[repeats:]:
-            relay.feed(message)
-        fresh = [m.partition(b"\n")[2] if m[:2] == b": " else m for m in messages[repeats:]]
-        assert out.got == before + b"".join(fresh).replace(RID.encode(), b"mine")
-
-    asyncio.run(check())
+async def test_behind_the_overlap_bytes_pass_raw(endpoint: Endpoint, monkeypatch: Any) -> None:
+    sub_request, out = sub_request_of(endpoint), Out()
+    relay = Relay(sub_request, out)
+    early = Early(sub_request, relay, RID)
+    for message in prefill(endpoint):
+        early.feed(message)
+    relay.begin(Call("d", (), None), False, None, (RID, sub_request.rid))
+    messages = stream(endpoint, [[0], [1], [2], [3], [4]])
+    repeats = 2 if endpoint == "chat" else 1
+    for message in messages[:repeats]:
+        relay.feed(message)
+    before = out.got
+    monkeypatch.setattr(relay, "_feed_slow", lambda data: pytest.fail("parsed"))
+    for message in messages[repeats:]:
+        relay.feed(message)
+    fresh = [m.partition(b"\n")[2] if m[:2] == b": " else m for m in messages[repeats:]]
+    assert out.got == before + b"".join(fresh).replace(RID.encode(), b"mine")
 
 
 @pytest.mark.parametrize("endpoint", PATHS)
-def test_decodes_first_token_goes_first_if_it_is_first(endpoint: Endpoint) -> None:
-    async def check() -> None:
-        sub_request, out = sub_request_of(endpoint), Out()
-        relay = Relay(sub_request, out)
-        early = Early(sub_request, relay, RID, lambda: pytest.fail("told"))
-        relay.begin(Call("d", (), None), False, None, (RID, sub_request.rid))
-        messages = stream(endpoint, [[0], [1], [2], [3], [4]])
-        relay.feed(messages[0])
-        early.feed(b"".join(prefill(endpoint)))
-        relay.feed(b"".join(messages[1:]))
-        assert read(endpoint, out.read())["text"] == "".join(WORDS)
-
-    asyncio.run(check())
+async def test_decodes_first_token_goes_first_if_it_is_first(endpoint: Endpoint) -> None:
+    sub_request, out = sub_request_of(endpoint), Out()
+    relay = Relay(sub_request, out)
+    early = Early(sub_request, relay, RID, lambda: pytest.fail("told"))
+    relay.begin(Call("d", (), None), False, None, (RID, sub_request.rid))
+    messages = stream(endpoint, [[0], [1], [2], [3], [4]])
+    relay.feed(messages[0])
+    early.feed(b"".join(prefill(endpoint)))
+    relay.feed(b"".join(messages[1:]))
+    assert read(endpoint, out.read())["text"] == "".join(WORDS)
 
 
 @pytest.mark.parametrize("endpoint", PATHS)
-def test_another_first_token_than_the_clients_is_not_gone_on_with(endpoint: Endpoint) -> None:
-    async def check() -> None:
-        sub_request, out = sub_request_of(endpoint), Out()
-        relay = Relay(sub_request, out)
-        Early(sub_request, relay, RID).feed(b"".join(prefill(endpoint)))
-        before, call = out.got, Call("d", (), None)
-        relay.begin(call, False, None, (RID, sub_request.rid))
-        relay.feed(b"".join(stream(endpoint, [[1], [2]])))
-        assert call.failed and call.kind == "lost"
-        assert out.got == before
-        assert relay.ids == b" 10"  # what the next attempt brings along
-
-    asyncio.run(check())
+async def test_another_first_token_than_the_clients_is_not_gone_on_with(endpoint: Endpoint) -> None:
+    sub_request, out = sub_request_of(endpoint), Out()
+    relay = Relay(sub_request, out)
+    Early(sub_request, relay, RID).feed(b"".join(prefill(endpoint)))
+    before, call = out.got, Call("d", (), None)
+    relay.begin(call, False, None, (RID, sub_request.rid))
+    relay.feed(b"".join(stream(endpoint, [[1], [2]])))
+    assert call.failed and call.kind == "lost"
+    assert out.got == before
+    assert relay.ids == b" 10"  # what the next attempt brings along
 
 
-def test_no_id_no_first_token() -> None:
+async def test_no_id_no_first_token() -> None:
     """Of a worker that does not say what it is, nothing is taken."""
-
-    async def check() -> None:
-        sub_request, out = sub_request_of("completions"), Out()
-        early = Early(sub_request, Relay(sub_request, out), RID, lambda: pytest.fail("told"))
-        early.feed(b"".join(prefill("completions")).replace(b": 10\n", b""))
-        assert out.got == b""
-
-    asyncio.run(check())
+    sub_request, out = sub_request_of("completions"), Out()
+    early = Early(sub_request, Relay(sub_request, out), RID, lambda: pytest.fail("told"))
+    early.feed(b"".join(prefill("completions")).replace(b": 10\n", b""))
+    assert out.got == b""
 
 
 @pytest.mark.parametrize("endpoint", PATHS)
-def test_a_text_that_is_not_there_yet_is_not_taken_from_the_end(endpoint: Endpoint) -> None:
+async def test_a_text_that_is_not_there_yet_is_not_taken_from_the_end(endpoint: Endpoint) -> None:
     """Half a character: a chat then has its role alone, and the end would have a replacement."""
-
-    async def check() -> None:
-        sub_request, out = sub_request_of(endpoint), Out()
-        early = Early(sub_request, Relay(sub_request, out), RID, lambda: pytest.fail("told"))
-        if endpoint == "chat":
-            role, end = stream(endpoint, [[0]], finish=None)
-        else:
-            role = b": 10\n" + sse({"id": RID, "choices": [{"index": 0, "text": ""}]})
-            end = sse({"id": RID, "choices": [{"index": 0, "text": "\ufffd"}]})
-        early.feed(role)
-        early.feed(b": last\n" + end)
-        assert out.got == b""
-
-    asyncio.run(check())
+    sub_request, out = sub_request_of(endpoint), Out()
+    early = Early(sub_request, Relay(sub_request, out), RID, lambda: pytest.fail("told"))
+    if endpoint == "chat":
+        role, end = stream(endpoint, [[0]], finish=None)
+    else:
+        role = b": 10\n" + sse({"id": RID, "choices": [{"index": 0, "text": ""}]})
+        end = sse({"id": RID, "choices": [{"index": 0, "text": "\ufffd"}]})
+    early.feed(role)
+    early.feed(b": last\n" + end)
+    assert out.got == b""
 
 
-def test_what_a_stream_says_went_wrong() -> None:
-    async def check() -> None:
-        sub_request, out = sub_request_of("chat"), Out()
-        early = Early(sub_request, Relay(sub_request, out), RID)
-        error = {"message": "no", "type": "BAD_REQUEST", "code": 400}
-        early.feed(b": last\n" + sse({"error": error}) + b"data: [DONE]\n\n")
-        assert early.failure is not None
-        assert (early.failure.status, early.failure.message) == (400, "no")
-        assert out.got == b""
-
-    asyncio.run(check())
+async def test_what_a_stream_says_went_wrong() -> None:
+    sub_request, out = sub_request_of("chat"), Out()
+    early = Early(sub_request, Relay(sub_request, out), RID)
+    error = {"message": "no", "type": "BAD_REQUEST", "code": 400}
+    early.feed(b": last\n" + sse({"error": error}) + b"data: [DONE]\n\n")
+    assert early.failure is not None
+    assert (early.failure.status, early.failure.message) == (400, "no")
+    assert out.got == b""

@@ -1,7 +1,5 @@
 """Turns of clients: nobody starves, order within a client, counts that return to zero."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
-from toolkit.router.fair_queue import FairQueue, Ticket
+from toolkit.router.fair_queue import FairQueue, QueueTicket
 
 CLIENTS = ["a", "b", "c", "d"]
 STEPS = st.lists(
@@ -28,8 +26,8 @@ STEPS = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 def test_turns(steps: Any, places: int) -> None:
     queue = FairQueue(places, each=8)
-    waiting: dict[tuple[str, bool], deque[Ticket]] = {}
-    running: list[Ticket] = []
+    waiting: dict[tuple[str, bool], deque[QueueTicket]] = {}
+    running: list[QueueTicket] = []
     passed: dict[tuple[str, bool], dict[str, int]] = {}
     for what, client, flag in steps:
         lane = waiting.setdefault((client, flag), deque())

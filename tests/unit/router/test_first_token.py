@@ -1,7 +1,5 @@
 """Who tells a stream's first token: prefill where that is sure, and then nothing comes twice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Each field says what it means for a request that passes from worker to worker."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

@@ -1,8 +1,6 @@
 """Hostile bodies of every kind, at every field that reaches a parser: passed or refused with 400,
 at a cost that is linear in their size."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Client keys and the admin's, and the two ports, of a real router process over stand-ins."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -83,25 +81,22 @@ def test_client_keys_open_no_admin_endpoint(tmp_path: Path) -> None:
         run(check())
 
 
-def test_without_an_admin_key_only_the_loopback_port_takes_orders() -> None:
-    async def check() -> None:
-        async with Cluster() as cluster:
-            for path in ADMIN:
-                status, body = await post(cluster, path, {})
-                assert status == 403, path
-                assert str(cluster.admin_port).encode() in body
-            assert (await post(cluster, "/abort_request", {"abort_all": True}))[0] == 403
-            assert (await post(cluster, "/abort_request", {"rid": "nobody's"}))[0] == 200
-            assert (await post(cluster, PATH, bodies(1)[PATH]))[0] == 200
-            state = await cluster.state()
-            assert state["draining"] is False
-            assert state["admin"] == cluster.admin
-            assert (await post(cluster, "/admin/drain", {}, admin=True))[0] == 200
-            assert (await cluster.state())["draining"] is True
-            # No generation there, which would ask for no client key.
-            assert (await post(cluster, PATH, bodies(1)[PATH], admin=True))[0] == 404
-
-    run(check())
+async def test_without_an_admin_key_only_the_loopback_port_takes_orders() -> None:
+    async with Cluster() as cluster:
+        for path in ADMIN:
+            status, body = await post(cluster, path, {})
+            assert status == 403, path
+            assert str(cluster.admin_port).encode() in body
+        assert (await post(cluster, "/abort_request", {"abort_all": True}))[0] == 403
+        assert (await post(cluster, "/abort_request", {"rid": "nobody's"}))[0] == 200
+        assert (await post(cluster, PATH, bodies(1)[PATH]))[0] == 200
+        state = await cluster.state()
+        assert state["draining"] is False
+        assert state["admin"] == cluster.admin
+        assert (await post(cluster, "/admin/drain", {}, admin=True))[0] == 200
+        assert (await cluster.state())["draining"] is True
+        # No generation there, which would ask for no client key.
+        assert (await post(cluster, PATH, bodies(1)[PATH], admin=True))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -115,49 +110,38 @@ def test_without_an_admin_key_only_the_loopback_port_takes_orders() -> None:
     ],
     ids=str,
 )
-def test_a_web_page_gives_no_orders(headers: dict[str, str]) -> None:
-    async def check() -> None:
-        async with Cluster(decodes=1) as cluster:
-            assert (await post(cluster, "/admin/drain", {}, admin=True, headers=headers))[0] == 403
-            assert (await cluster.state())["draining"] is False
-            for host in ("localhost:1", "[::1]:5", "127.0.0.1"):
-                status, _ = await post(
-                    cluster, "/admin/drain", {"on": False}, admin=True, headers={"Host": host}
-                )
-                assert status == 200
-
-    run(check())
+async def test_a_web_page_gives_no_orders(headers: dict[str, str]) -> None:
+    async with Cluster(decodes=1) as cluster:
+        assert (await post(cluster, "/admin/drain", {}, admin=True, headers=headers))[0] == 403
+        assert (await cluster.state())["draining"] is False
+        for host in ("localhost:1", "[::1]:5", "127.0.0.1"):
+            status, _ = await post(
+                cluster, "/admin/drain", {"on": False}, admin=True, headers={"Host": host}
+            )
+            assert status == 200
 
 
-def test_a_client_aborts_only_its_own_requests(tmp_path: Path) -> None:
+async def test_a_client_aborts_only_its_own_requests(tmp_path: Path) -> None:
     path = keys_file(tmp_path, "alice: key-of-alice\nbob: key-of-bob\n")
-
-    async def check() -> None:
-        config = {"api_keys_file": str(path)}
-        async with Cluster(worker_args=["--token-ms", "20"], config=config) as cluster:
-            body = {
-                "text": "hello",
-                "sampling_params": {"max_new_tokens": 60},
-                "rid": "the-same",
-                "stream": False,
-            }
-            mine = asyncio.create_task(
-                post(cluster, "/generate", body, headers=bearer("key-of-alice"))
-            )
-            await cluster.until(lambda s: s["running"] == 1)
-            order = {"rid": "the-same"}
-            assert (await post(cluster, "/abort_request", order, headers=bearer("key-of-bob")))[
-                0
-            ] == 200
-            assert (await mine)[0] == 200
-            mine = asyncio.create_task(
-                post(cluster, "/generate", body, headers=bearer("key-of-alice"))
-            )
-            await cluster.until(lambda s: s["running"] == 1)
-            await post(cluster, "/abort_request", order, headers=bearer("key-of-alice"))
-            assert (await mine)[0] == 499
-
-    run(check())
+    config = {"api_keys_file": str(path)}
+    async with Cluster(worker_args=["--token-ms", "20"], config=config) as cluster:
+        body = {
+            "text": "hello",
+            "sampling_params": {"max_new_tokens": 60},
+            "rid": "the-same",
+            "stream": False,
+        }
+        mine = asyncio.create_task(post(cluster, "/generate", body, headers=bearer("key-of-alice")))
+        await cluster.until(lambda s: s["running"] == 1)
+        order = {"rid": "the-same"}
+        assert (await post(cluster, "/abort_request", order, headers=bearer("key-of-bob")))[
+            0
+        ] == 200
+        assert (await mine)[0] == 200
+        mine = asyncio.create_task(post(cluster, "/generate", body, headers=bearer("key-of-alice")))
+        await cluster.until(lambda s: s["running"] == 1)
+        await post(cluster, "/abort_request", order, headers=bearer("key-of-alice"))
+        assert (await mine)[0] == 499
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o620, 0o606])
@@ -228,9 +212,9 @@ def test_a_configuration_with_wrong_ports() -> None:
 
 
 def test_a_missing_key_ends_the_router_with_a_message() -> None:
-    from toolkit.router.app import Router
+    from toolkit.router.app import RouterApp
 
     os.environ.pop("NO_SUCH_KEY", None)
     config = RouterConfig.model_validate({"workers": [WORKER], "admin_key_env": "NO_SUCH_KEY"})
     with pytest.raises(ConfigError, match="NO_SUCH_KEY is empty"):
-        Router(config)
+        RouterApp(config)

@@ -1,7 +1,5 @@
 """Files that the router appends to: whole lines, a bound, and nobody else's eyes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a body costs grows with its size, whatever is in it."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from types import FrameType

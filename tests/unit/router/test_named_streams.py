@@ -1,7 +1,5 @@
 """Streams of /v1/messages and /v1/responses that another worker goes on with."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,14 +1,12 @@
 """Which requests a prefill worker answers by itself, and that no decode worker hears of them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
+from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 from toolkit.contract.prefill_only import HOST
 from toolkit.policies.base import RequestView
 from toolkit.router.one_token import is_one
@@ -67,59 +65,47 @@ def test_what_needs_a_decode_worker_is_not() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_prefill_answers_while_no_decode_worker_is_there(path: str, stream: bool) -> None:
-    async def check() -> None:
-        async with Cluster(**ALONE) as cluster:
-            for worker in cluster.workers:
-                if worker.role == "decode":
-                    worker.kill()
-            body = bodies(1, stream=stream)[path]
-            status, raw = await post(cluster, path, body)
-            assert status == 200
-            if stream:
-                assert text_of(path, raw) == expected(prompt_of(path), 1)
-            [sent] = (await cluster.stats("prefill-0"))["bodies"]
-            assert sent["bootstrap_host"] == HOST
-            assert sent["bootstrap_room"]
-            await cluster.until(idle)
-
-    run(check())
+async def test_prefill_answers_while_no_decode_worker_is_there(path: str, stream: bool) -> None:
+    async with Cluster(**ALONE) as cluster:
+        for worker in cluster.workers:
+            if worker.role == "decode":
+                worker.kill()
+        body = bodies(1, stream=stream)[path]
+        status, raw = await post(cluster, path, body)
+        assert status == 200
+        if stream:
+            assert text_of(path, raw) == expected(prompt_of(path), 1)
+        [sent] = (await cluster.stats("prefill-0"))["bodies"]
+        assert sent["bootstrap_host"] == HOST
+        assert sent["bootstrap_room"]
+        await cluster.until(idle)
 
 
-def test_without_the_patch_decode_answers() -> None:
-    async def check() -> None:
-        async with Cluster() as cluster:
-            for path in PATHS:
-                status, raw = await post(cluster, path, bodies(1)[path])
-                assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), 1))
-            assert await _counted(cluster) == 0
-            await cluster.until(idle)
-
-    run(check())
+async def test_without_the_patch_decode_answers() -> None:
+    async with Cluster() as cluster:
+        for path in PATHS:
+            status, raw = await post(cluster, path, bodies(1)[path])
+            assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), 1))
+        assert await _counted(cluster) == 0
+        await cluster.until(idle)
 
 
-def test_more_tokens_are_decodes() -> None:
-    async def check() -> None:
-        async with Cluster(**ALONE) as cluster:
-            for path in PATHS:
-                for count in (1, 5, 1):
-                    status, raw = await post(cluster, path, bodies(count)[path])
-                    assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), count))
-            assert await _counted(cluster) == 2 * len(PATHS)
-            await cluster.until(idle)
-
-    run(check())
+async def test_more_tokens_are_decodes() -> None:
+    async with Cluster(**ALONE) as cluster:
+        for path in PATHS:
+            for count in (1, 5, 1):
+                status, raw = await post(cluster, path, bodies(count)[path])
+                assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), count))
+        assert await _counted(cluster) == 2 * len(PATHS)
+        await cluster.until(idle)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_prefill_that_dies_is_no_end(path: str) -> None:
-    async def check() -> None:
-        async with Cluster(prefills=2, **ALONE) as cluster:
-            body = {**bodies(1)[path], "crash_role": "prefill"}
-            status, raw = await post(cluster, path, body)
-            assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), 1))
-
-    run(check())
+async def test_a_prefill_that_dies_is_no_end(path: str) -> None:
+    async with Cluster(prefills=2, **ALONE) as cluster:
+        body = {**bodies(1)[path], "crash_role": "prefill"}
+        status, raw = await post(cluster, path, body)
+        assert (status, text_of(path, raw)) == (200, expected(prompt_of(path), 1))
 
 
 async def _counted(cluster: Cluster) -> int:

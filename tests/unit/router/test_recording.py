@@ -1,7 +1,5 @@
 """Traffic that the router has recorded is what was sent, and the simulator reads it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -17,7 +15,7 @@ import pytest
 
 from tests.present import present
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import idle, post, run
+from tests.unit.router.cluster_calls import idle, post
 from toolkit.router.recording import Recording
 from toolkit.router.request import Wanted
 from toolkit.router.splitting import parse
@@ -38,21 +36,17 @@ def generate(ids: list[int], tokens: int, stream: bool = True, n: int = 1) -> di
 
 
 @pytest.mark.parametrize("dispatch", ["late", "concurrent"])
-def test_a_line_for_each_request_in_order_of_arrival(tmp_path: Path, dispatch: str) -> None:
+async def test_a_line_for_each_request_in_order_of_arrival(tmp_path: Path, dispatch: str) -> None:
     path = tmp_path / "traffic.jsonl"
     common, other = list(range(300, 500)), list(range(700, 1000))
-
-    async def check() -> None:
-        async with Cluster(config={"dispatch": dispatch, "record": str(path)}) as cluster:
-            slow = asyncio.create_task(post(cluster, "/generate", generate(common, 60)))
-            await asyncio.sleep(0.05)
-            await post(cluster, "/generate", generate(common + other, 5, stream=False))
-            await post(cluster, "/generate", generate(other, 3, n=2))
-            assert (await post(cluster, "/generate", generate(other, 3, n=0)))[0] == 400
-            await slow
-            await cluster.until(idle)
-
-    run(check())
+    async with Cluster(config={"dispatch": dispatch, "record": str(path)}) as cluster:
+        slow = asyncio.create_task(post(cluster, "/generate", generate(common, 60)))
+        await asyncio.sleep(0.05)
+        await post(cluster, "/generate", generate(common + other, 5, stream=False))
+        await post(cluster, "/generate", generate(other, 3, n=2))
+        assert (await post(cluster, "/generate", generate(other, 3, n=0)))[0] == 400
+        await slow
+        await cluster.until(idle)
     found = rows(path)
     lengths = [(row["input_length"], row["output_length"]) for row in found]
     assert lengths == [(200, 60), (500, 5), (300, 3), (300, 3)]
@@ -67,18 +61,14 @@ def test_a_line_for_each_request_in_order_of_arrival(tmp_path: Path, dispatch: s
     assert played[0].blocks == played[1].blocks[: len(first)]
 
 
-def test_who_goes_away_has_what_he_got(tmp_path: Path) -> None:
+async def test_who_goes_away_has_what_he_got(tmp_path: Path) -> None:
     path = tmp_path / "traffic.jsonl"
-
-    async def check() -> None:
-        async with Cluster(config={"record": str(path)}) as cluster:
-            async with aiohttp.ClientSession() as session:
-                url = f"{cluster.url}/generate"
-                async with session.post(url, json=generate([5] * 40, 5000)) as response:
-                    await response.content.readany()
-            await cluster.until(idle)
-
-    run(check())
+    async with Cluster(config={"record": str(path)}) as cluster:
+        async with aiohttp.ClientSession() as session:
+            url = f"{cluster.url}/generate"
+            async with session.post(url, json=generate([5] * 40, 5000)) as response:
+                await response.content.readany()
+        await cluster.until(idle)
     (row,) = rows(path)
     assert row["input_length"] == 40
     assert 0 < row["output_length"] < 5000

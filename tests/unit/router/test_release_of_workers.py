@@ -1,14 +1,12 @@
 """What a client is told who asks for a field that the workers' release of SGLang does not have."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import bodies, post, run
+from tests.unit.router.cluster_calls import bodies, post
 from toolkit.contract.events import Hello
 from toolkit.router.errors import ApiError
 from toolkit.router.known_workers import KnownWorkers
@@ -161,14 +159,10 @@ def test_the_oldest_worker_says_which_release_it_is() -> None:
 
 
 @pytest.mark.parametrize(("release", "status"), [("0.5.21", 400), ("0.5.22", 200)])
-def test_the_router_asks_its_workers(release: str, status: int) -> None:
+async def test_the_router_asks_its_workers(release: str, status: int) -> None:
     path = "/v1/completions"
-
-    async def ask() -> None:
-        arguments = {role: ["--sglang", release] for role in ("prefill", "decode")}
-        async with Cluster(role_args=arguments) as cluster:
-            body = bodies(2)[path] | {"watermark": {"enabled": True}}
-            got, said = await post(cluster, path, body)
-            assert (got, "came with 0.5.22" in str(said)) == (status, status == 400)
-
-    run(ask())
+    arguments = {role: ["--sglang", release] for role in ("prefill", "decode")}
+    async with Cluster(role_args=arguments) as cluster:
+        body = bodies(2)[path] | {"watermark": {"enabled": True}}
+        got, said = await post(cluster, path, body)
+        assert (got, "came with 0.5.22" in str(said)) == (status, status == 400)

@@ -1,7 +1,5 @@
 """Metrics under their old names, for one release."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from prometheus_client import Counter, generate_latest

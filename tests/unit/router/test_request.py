@@ -1,7 +1,5 @@
 """Splitting bodies, and what is left alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Trimming: whatever the chunking of the original and of the replay, nothing is lost or doubled."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

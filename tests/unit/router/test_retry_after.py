@@ -1,7 +1,5 @@
 """When a client is to try again: pure rules."""
 
-from __future__ import annotations
-
 from email.utils import formatdate
 
 import pytest

@@ -1,7 +1,5 @@
 """When a request waits for a worker that is gone, and what it is told when it does not."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Who takes nothing of what waits for it for too long; and nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 
@@ -31,36 +29,32 @@ def test_who_has_nothing_to_take_may_take_nothing_for_ever() -> None:
     assert len(known) == 0
 
 
-def test_what_a_client_took_is_what_its_system_acknowledges() -> None:
+async def test_what_a_client_took_is_what_its_system_acknowledges() -> None:
     """Our own buffer is not it: it is as full as before after a client has read."""
+    loop = asyncio.get_running_loop()
+    ours = loop.create_future()
 
-    async def check() -> None:
-        loop = asyncio.get_running_loop()
-        ours = loop.create_future()
+    class Writer(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            ours.set_result(transport)
 
-        class Writer(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                ours.set_result(transport)
-
-        server = await loop.create_server(Writer, "127.0.0.1", 0)
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.setblocking(False)
-            await loop.sock_connect(client, server.sockets[0].getsockname())
-            transport = await ours
-            assert stalls.unsent(transport) == 0
-            transport.write(b"x" * 16 * 2**20)
-            while True:  # until the kernel takes no more
-                before, left = stalls.taken(transport), stalls.unsent(transport)
-                await asyncio.sleep(0.3)
-                if (stalls.taken(transport), stalls.unsent(transport)) == (before, left):
-                    break
-            assert before > 0 and left > 0
-            for _ in range(20):
-                await loop.sock_recv(client, 4096)
-                await asyncio.sleep(0.02)
-            assert stalls.taken(transport) > before
-            transport.abort()
-        server.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
+    server = await loop.create_server(Writer, "127.0.0.1", 0)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await loop.sock_connect(client, server.sockets[0].getsockname())
+        transport = await ours
+        assert stalls.unsent(transport) == 0
+        transport.write(b"x" * 16 * 2**20)
+        while True:  # until the kernel takes no more
+            before, left = stalls.taken(transport), stalls.unsent(transport)
+            await asyncio.sleep(0.3)
+            if (stalls.taken(transport), stalls.unsent(transport)) == (before, left):
+                break
+        assert before > 0 and left > 0
+        for _ in range(20):
+            await loop.sock_recv(client, 4096)
+            await asyncio.sleep(0.02)
+        assert stalls.taken(transport) > before
+        transport.abort()
+    server.close()

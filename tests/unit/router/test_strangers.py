@@ -1,7 +1,5 @@
 """Connections without a key: bounded, and an address that opens many closes its own."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

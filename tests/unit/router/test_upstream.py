@@ -1,7 +1,5 @@
 """Answers of workers that are no plain ones: 1xx, too much of anything, ends that come early."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
@@ -241,42 +239,34 @@ def watcher() -> Watcher:
     return Watcher(known_workers.workers[0], known_workers, config)
 
 
-def test_a_worker_that_does_not_say_its_slots_gets_no_request() -> None:
+async def test_a_worker_that_does_not_say_its_slots_gets_no_request() -> None:
     """0 once stood for "without limit": whoever was prefilled was bound at once, and none waited in
     the pool."""
-
-    async def check() -> None:
-        one = watcher()
-        one._feed(encode(Hello(contract=VERSION, max_running_requests=3)))
-        assert one.worker.slots == 3 and one._stranger is None
-        one._feed(encode(Hello(contract=VERSION)))
-        assert "max_running_requests" in (one._stranger or "")
-        one._feed(encode(Ping()))
-        assert not one.worker.healthy and one.worker.slots == 3
-
-    asyncio.run(check())
+    one = watcher()
+    one._feed(encode(Hello(contract=VERSION, max_running_requests=3)))
+    assert one.worker.slots == 3 and one._stranger is None
+    one._feed(encode(Hello(contract=VERSION)))
+    assert "max_running_requests" in (one._stranger or "")
+    one._feed(encode(Ping()))
+    assert not one.worker.healthy and one.worker.slots == 3
 
 
-def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(
+async def test_lines_of_the_event_stream_are_bounded_and_may_hold_anything(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(events, "LINE_MAX", 2**20)
-
-    async def check() -> None:
-        one = watcher()
-        one._feed(b'[1]\n7\nnull\n{"type": "kv_transfer"}\n{"type":"hel')
-        known = b'"contract":%d,' % VERSION
-        one._feed(b'lo",' + known + b'"max_running_requests":"secret"}\n{"type":"hello",' + known)
-        one._feed(b'"max_running_requests":5}\n')
-        assert one.worker.slots == 5
-        assert "secret" not in caplog.text
-        assert caplog.text.count("malformed event") == 5
-        call = one._call = one.worker.pool.get("/toolkit/events", one._feed)
-        begin = time.process_time()
-        for _ in range(40):
-            one._feed(b"x" * 2**16)
-        assert time.process_time() - begin < 1.0
-        with pytest.raises(UpstreamError, match="more than 1 MiB"):
-            await call.done
-
-    asyncio.run(check())
+    one = watcher()
+    one._feed(b'[1]\n7\nnull\n{"type": "kv_transfer"}\n{"type":"hel')
+    known = b'"contract":%d,' % VERSION
+    one._feed(b'lo",' + known + b'"max_running_requests":"secret"}\n{"type":"hello",' + known)
+    one._feed(b'"max_running_requests":5}\n')
+    assert one.worker.slots == 5
+    assert "secret" not in caplog.text
+    assert caplog.text.count("malformed event") == 5
+    call = one._call = one.worker.pool.get("/toolkit/events", one._feed)
+    begin = time.process_time()
+    for _ in range(40):
+        one._feed(b"x" * 2**16)
+    assert time.process_time() - begin < 1.0
+    with pytest.raises(UpstreamError, match="more than 1 MiB"):
+        await call.done

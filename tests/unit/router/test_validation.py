@@ -1,7 +1,5 @@
 """What passes validation, what is dropped and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,13 +1,11 @@
 """Endpoints that a worker answers by running a prompt and nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 from tests.standin.cluster import Cluster
 from tests.standin.worker import WHOLE
-from tests.unit.router.cluster_calls import post, run
+from tests.unit.router.cluster_calls import post
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"model": "m", "input": ["a", "b"], "bootstrap_room": 7, "toolkit": 1},
@@ -18,38 +16,32 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_plain_workers_get_them_without_what_is_the_router_s() -> None:
-    async def check() -> None:
-        async with Cluster(prefills=0, decodes=0, plains=2) as cluster:
-            for path, body in BODIES.items():
-                status, answer = await post(cluster, path, body)
-                said = json.loads(answer)
-                assert (status, said["path"]) == (200, path)
-                if path == "/v1/messages/count_tokens":
-                    assert len(said["body"].pop("rid")) == 32
-                assert said["body"] == {
-                    k: v for k, v in body.items() if k not in ("bootstrap_room", "toolkit")
-                }
-            # One worker gone: the other one answers.
-            cluster.worker("plain-0").kill()
-            for _ in range(4):
-                assert (await post(cluster, "/v1/embeddings", BODIES["/v1/embeddings"]))[0] == 200
-
-    run(check())
+async def test_plain_workers_get_them_without_what_is_the_router_s() -> None:
+    async with Cluster(prefills=0, decodes=0, plains=2) as cluster:
+        for path, body in BODIES.items():
+            status, answer = await post(cluster, path, body)
+            said = json.loads(answer)
+            assert (status, said["path"]) == (200, path)
+            if path == "/v1/messages/count_tokens":
+                assert len(said["body"].pop("rid")) == 32
+            assert said["body"] == {
+                k: v for k, v in body.items() if k not in ("bootstrap_room", "toolkit")
+            }
+        # One worker gone: the other one answers.
+        cluster.worker("plain-0").kill()
+        for _ in range(4):
+            assert (await post(cluster, "/v1/embeddings", BODIES["/v1/embeddings"]))[0] == 200
 
 
-def test_workers_that_prefill_and_decode_apart_get_none_but_counts() -> None:
-    async def check() -> None:
-        async with Cluster() as cluster:
-            for path in WHOLE:
-                status, answer = await post(cluster, path, BODIES[path])
-                if path == "/v1/messages/count_tokens":
-                    assert (status, json.loads(answer)["path"]) == (200, path)
-                    continue
-                assert status == 404
-                assert path in json.loads(answer)["message"]
-                assert "mode: plain" in json.loads(answer)["message"]
-            status, answer = await post(cluster, "/v1/messages/count_tokens", {"model": "m"})
-            assert (status, json.loads(answer)["type"]) == (400, "error")
-
-    run(check())
+async def test_workers_that_prefill_and_decode_apart_get_none_but_counts() -> None:
+    async with Cluster() as cluster:
+        for path in WHOLE:
+            status, answer = await post(cluster, path, BODIES[path])
+            if path == "/v1/messages/count_tokens":
+                assert (status, json.loads(answer)["path"]) == (200, path)
+                continue
+            assert status == 404
+            assert path in json.loads(answer)["message"]
+            assert "mode: plain" in json.loads(answer)["message"]
+        status, answer = await post(cluster, "/v1/messages/count_tokens", {"model": "m"})
+        assert (status, json.loads(answer)["type"]) == (400, "error")

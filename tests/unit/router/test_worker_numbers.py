@@ -1,7 +1,5 @@
 """Whatever a worker says, the router's pages about it can be read, and policies get sane loads."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -17,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kernels import examples
 from toolkit.contract import VERSION
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.router.events import Watcher
 from toolkit.router.failure import failure_of
 from toolkit.router.relay import Relay
@@ -75,18 +73,18 @@ def lines(draw: st.DrawFn) -> bytes:
     return json.dumps(told).encode()
 
 
-def router() -> Router:
-    return Router(RouterConfig(workers=WORKERS, decode_policy="shortest_queue"))
+def router() -> RouterApp:
+    return RouterApp(RouterConfig(workers=WORKERS, decode_policy="shortest_queue"))
 
 
-def feed(made: Router, worker: int, said: list[bytes]) -> None:
+def feed(made: RouterApp, worker: int, said: list[bytes]) -> None:
     """As its event stream brings it."""
     watcher = Watcher(made.known_workers.workers[worker], made.known_workers, made.config)
     hello = {"type": "hello", "contract": VERSION, "max_running_requests": 8}
     watcher._feed(b"\n".join([json.dumps(hello).encode(), *said, b""]))
 
 
-async def pages(made: Router) -> tuple[dict[str, Any], str]:
+async def pages(made: RouterApp) -> tuple[dict[str, Any], str]:
     async with TestServer(made.app()) as server, aiohttp.ClientSession() as http:
         async with http.get(server.make_url("/workers")) as answer:
             assert answer.status == 200
@@ -135,38 +133,30 @@ def _numbers_are_sane(value: Any) -> bool:
     return not isinstance(value, (int, float)) or -(2**41) <= value <= 2**63
 
 
-def test_sums_stay_where_json_can_hold_them() -> None:
+async def test_sums_stay_where_json_can_hold_them() -> None:
     """An event with the largest numbers that are taken, again and again."""
     event = {
         "type": "steps", "steps": 2**31, "requests": 2**53, "kv_tokens": 2**53,
         "seconds": 1e9, "distinct": 2.0**53,
     }  # fmt: skip
-
-    async def check() -> None:
-        made = router()
-        feed(made, 1, [json.dumps(event).encode()] * 5000)
-        table, _ = await pages(made)
-        steps = table["workers"][1]["steps"]
-        assert steps["requests"] == 2**62
-        assert steps["steps"] == 5000 * 2**31
-
-    asyncio.run(check())
+    made = router()
+    feed(made, 1, [json.dumps(event).encode()] * 5000)
+    table, _ = await pages(made)
+    steps = table["workers"][1]["steps"]
+    assert steps["requests"] == 2**62
+    assert steps["steps"] == 5000 * 2**31
 
 
 @pytest.mark.parametrize("number", [2**64, -1, 10**400], ids=["64 bits", "below 0", "400 digits"])
-def test_a_reading_out_of_bounds_is_none(number: int) -> None:
+async def test_a_reading_out_of_bounds_is_none(number: int) -> None:
     """The rank has no load then, and policies go by what the router has sent there."""
-
-    async def check() -> None:
-        made = router()
-        good = {"type": "load", "running": 3, "total_tokens": 100}
-        feed(made, 1, [json.dumps(good).encode()])
-        rank = made.known_workers.workers[1].ranks[0]
-        assert rank.load(monotonic()) is not None
-        feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
-        assert rank.load(monotonic()) is None
-
-    asyncio.run(check())
+    made = router()
+    good = {"type": "load", "running": 3, "total_tokens": 100}
+    feed(made, 1, [json.dumps(good).encode()])
+    rank = made.known_workers.workers[1].ranks[0]
+    assert rank.load(monotonic()) is not None
+    feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
+    assert rank.load(monotonic()) is None
 
 
 @pytest.mark.parametrize("code", [200, 0, -1, 700, 2**70, True, "500", None, [], {}, 1e300])
@@ -183,7 +173,7 @@ def test_a_failure_has_the_status_of_an_error(code: Any) -> None:
 
 
 @pytest.mark.parametrize("ids", [b"-1", b"1.5", b"x", b"1234567890", b"9" * 5000, b"1,2"])
-def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
+async def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
     class Nowhere:
         def write(self, events: bytes) -> None:
             pass
@@ -191,14 +181,11 @@ def test_ids_of_tokens_are_numbers_of_a_vocabulary(ids: bytes) -> None:
         def join(self, relay: Relay) -> None:
             pass
 
-    async def check() -> None:
-        sub_request = parse("/generate", b'{"text":"a","stream":true}').sub_requests[0]
-        relay = Relay(sub_request, Nowhere())
-        relay.begin(Call("w", (b"",), None), hold=False)
-        relay.feed(b': 11 12\ndata: {"text":"a"}\n\n')
-        assert relay.known_ids() == [11, 12]
-        relay.feed(b": %b" % ids + b'\ndata: {"text":"ab"}\n\n')
-        with pytest.raises(ValueError, match="that are none"):
-            relay.known_ids()
-
-    asyncio.run(check())
+    sub_request = parse("/generate", b'{"text":"a","stream":true}').sub_requests[0]
+    relay = Relay(sub_request, Nowhere())
+    relay.begin(Call("w", (b"",), None), hold=False)
+    relay.feed(b': 11 12\ndata: {"text":"a"}\n\n')
+    assert relay.known_ids() == [11, 12]
+    relay.feed(b": %b" % ids + b'\ndata: {"text":"ab"}\n\n')
+    with pytest.raises(ValueError, match="that are none"):
+        relay.known_ids()

@@ -1,7 +1,5 @@
 """Workers' URLs in a router's configuration. (Their reader: `contract/test_addresses.py`.)"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

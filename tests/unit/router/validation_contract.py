@@ -7,8 +7,6 @@ comparison to what it found ("" where all is well). `test_validation_contract.py
 release.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

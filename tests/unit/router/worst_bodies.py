@@ -4,8 +4,6 @@ A new validation rule, or a new reader of bodies, brings a row of its own: `test
 fails without one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple

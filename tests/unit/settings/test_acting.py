@@ -1,7 +1,5 @@
 """A key that cannot act under the file's kind, mode, dispatch or device is refused, not ignored."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -9,31 +7,17 @@ import pytest
 from sglang_router.router_args import RouterArgs
 
 from docs import reference
+from tests.unit.settings.written import load, problems_of
 from toolkit.cli.profile import to_measure
 from toolkit.launch.checks.possible import quick
-from toolkit.launch.errors import LaunchError
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
 from toolkit.settings import acting
-from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
 from toolkit.settings.role import Role
 from toolkit.settings.router.section import SGLANG_POLICIES, Router
 from toolkit.settings.table import keys as keys_of_deployments
 from toolkit.settings.transfer import Transfer
-
-
-def load(tmp_path: Path, text: str) -> Deployment:
-    file = tmp_path / "d.yaml"
-    file.write_text(f"name: a\n{text}\n")
-    return load_deployment(file)
-
-
-def problems_of(tmp_path: Path, text: str) -> list[str]:
-    with pytest.raises(LaunchError) as caught:
-        load(tmp_path, text)
-    return [str(p).removeprefix(f"{tmp_path}/d.yaml:") for p in caught.value.problems]
-
 
 ONLY_OURS = {
     "first_token": "prefill",

@@ -1,7 +1,5 @@
 """The deployment file: strict, and clear about what is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An old key is refused, and the error names the new one: over the whole table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

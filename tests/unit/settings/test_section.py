@@ -1,7 +1,5 @@
 """A section: strict, one telling a key, short forms, keys without a value."""
 
-from __future__ import annotations
-
 import jsonschema
 import pytest
 import yaml
@@ -13,7 +11,7 @@ from toolkit.settings.deployment import Deployment
 from toolkit.settings.processes import Restart
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.section import Router
-from toolkit.settings.rules import CPU, Device, Rule, rules_of
+from toolkit.settings.rules import CPU, Device, KeyRule, rules_of
 from toolkit.settings.schema import schema
 from toolkit.settings.section import Count, Section, key
 
@@ -60,7 +58,7 @@ def test_restart_may_leave_to_the_device_what_depends_on_it() -> None:
 
 
 def test_rules_bounds_and_meanings_stand_where_a_key_is_declared() -> None:
-    assert rules_of(Inner, Device) == {"size": CPU} and rules_of(Inner, Rule) == {}
+    assert rules_of(Inner, Device) == {"size": CPU} and rules_of(Inner, KeyRule) == {}
     with pytest.raises(ValidationError):
         Inner(size=0)
     assert Inner.model_fields["size"].description == "how large"

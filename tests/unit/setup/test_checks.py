@@ -1,7 +1,5 @@
 """Set-up checks: what stops it, and that it says how to mend it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

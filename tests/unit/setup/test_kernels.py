@@ -1,7 +1,5 @@
 """The step that runs numeric tests under other CPUs' kernels."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Another release beside the pinned one: refused when it is none, whole or not there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lock file, the stamp, the look at what is installed, the test command's steps."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import random
 import string

@@ -1,7 +1,5 @@
 """Which parts of the tests a change has to run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

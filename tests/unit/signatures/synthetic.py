@@ -1,7 +1,5 @@
 """Synthetic expert counts with the structure of real ones: domains, Zipf preferences, lengths."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -54,5 +52,4 @@ def synthetic_counts(
 def _shares(domains: int) -> np.ndarray:
     """Popular and rare domains, as in live traffic."""
     weights = 1.0 / np.arange(1, domains + 1) ** 0.7
-    result: np.ndarray = weights / weights.sum()
-    return result
+    return weights / weights.sum()

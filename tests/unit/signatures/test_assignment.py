@@ -1,7 +1,5 @@
 """Balanced assignment: exact against scipy, proved by its prices, never above a greedy one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Balanced spherical k-means: its bound, its determinism, and that it finds what is there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

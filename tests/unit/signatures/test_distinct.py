@@ -1,7 +1,5 @@
 """Expected distinct experts: against a simulation, against chance, and what is skipped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

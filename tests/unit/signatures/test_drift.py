@@ -1,7 +1,5 @@
 """The watch: when a refit is due and why, when it is not, and that it follows the traffic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How near requests are to centroids, and how many workers are in use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

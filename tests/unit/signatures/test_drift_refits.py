@@ -1,7 +1,5 @@
 """Refits: they help when traffic has moved, move little when it has not, and survive odd input."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

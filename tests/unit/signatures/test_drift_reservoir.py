@@ -1,7 +1,5 @@
 """The reservoir: bounded, biased towards the latest, true to the counts, the same for a seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

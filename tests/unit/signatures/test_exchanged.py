@@ -1,7 +1,5 @@
 """Rows handed out by costs: the least in all, and nothing for little."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

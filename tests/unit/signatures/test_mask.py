@@ -1,7 +1,5 @@
 """Rank correlation and the greedy layer mask."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

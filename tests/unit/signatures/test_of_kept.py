@@ -1,7 +1,5 @@
 """The router's short way to a signature gives what the long way gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

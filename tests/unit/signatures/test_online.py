@@ -1,7 +1,5 @@
 """Refits by the clock: when one is due, and what it makes, worked out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

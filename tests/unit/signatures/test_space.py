@@ -1,7 +1,5 @@
 """IDF weights and signatures: the formula, additivity, unit or zero norm, refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

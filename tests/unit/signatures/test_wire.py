@@ -1,7 +1,5 @@
 """Counts on the wire: exact, however long the prompt, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

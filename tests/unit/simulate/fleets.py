@@ -1,19 +1,17 @@
 """Small fleets and requests for the simulator's tests."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any
 
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet, WorkerFleet
 from toolkit.simulate.request import Request
 
 COST = Linear(
     decode=Decode(base=0.01, per_request=1e-4, per_kv_token=1e-6),
     prefill=Prefill(base=0.005, per_token=1e-5),
-    transfer=Transfer(base=0.002, per_token=1e-6),
+    transfer=TransferCost(base=0.002, per_token=1e-6),
 )
 
 

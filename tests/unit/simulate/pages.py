@@ -1,10 +1,8 @@
 """A small simulation's report."""
 
-from __future__ import annotations
-
 from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.simulate.page import render
-from toolkit.simulate.session import Setting, run
+from toolkit.simulate.session import SimulationSetting, run
 from toolkit.simulate.workloads.classes import with_classes
 
 ARMS = ("level", "br0@0", "composed@filter+level@0+user", "round_robin")
@@ -12,7 +10,7 @@ ARMS = ("level", "br0@0", "composed@filter+level@0+user", "round_robin")
 
 def classed() -> str:
     """Of requests that have classes."""
-    setting = Setting(
+    setting = SimulationSetting(
         fleet({"slots": 16}, {"classes": True}),
         COST,
         lambda seed: with_classes(requests(150, 20.0, seed), 0.3, seed),
@@ -27,5 +25,5 @@ def page(dp: int = 4, title: str = "sample", seconds: float = 30.0) -> str:
     made = fleet({"dp": dp, "dp_attention": True, "slots": 8, "kv_tokens": 9000})
     rate = 5.0 * dp
     count = int(rate * seconds)
-    setting = Setting(made, COST, lambda seed: requests(count, rate, seed), ARMS, seeds=2)
+    setting = SimulationSetting(made, COST, lambda seed: requests(count, rate, seed), ARMS, seeds=2)
     return render(run(setting), title, f"{dp} decode ranks with DP attention.")

@@ -1,7 +1,5 @@
 """Kernel times put together to steps, and the distinct-expert term on top of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

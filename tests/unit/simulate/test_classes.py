@@ -1,7 +1,5 @@
 """Classes of simulated requests: where they come from, what router and figures make of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +23,11 @@ from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import Fleet, Stopping
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.request import Request
-from toolkit.simulate.session import Setting, run
+from toolkit.simulate.session import SimulationSetting, run
 from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.classes import with_classes
 from toolkit.simulate.workloads.trace import of_trace
-from toolkit.simulate.workloads.traffic import Kind, Traffic, generate
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
 STOPS = Stopping(rules=Preempting(slice=2), layers=24)
@@ -49,8 +47,10 @@ def test_the_simulator_draws_what_the_benchmark_draws(share: float, seed: int, c
 
 
 def test_turns_of_a_conversation_are_alike() -> None:
-    kind = Kind(name="chat", share=1, prompt=(300.0, 0.5), answer=(50.0, 0.5), turns=4, pause=1.0)
-    made = Traffic(rate=20.0, seconds=30.0, kinds=(kind,))
+    kind = RequestKind(
+        name="chat", share=1, prompt=(300.0, 0.5), answer=(50.0, 0.5), turns=4, pause=1.0
+    )
+    made = TrafficModel(rate=20.0, seconds=30.0, kinds=(kind,))
     talks: dict[int | None, set[RequestClass]] = {}
     for request in with_classes(generate(made), 0.5):
         talks.setdefault(request.conversation, set()).add(request.request_class)
@@ -246,7 +246,7 @@ def made_of(share: float) -> Any:
 
 
 def test_every_figure_is_there_by_class_and_the_parts_are_the_whole() -> None:
-    setting = Setting(
+    setting = SimulationSetting(
         fleet({"slots": 32}, {"classes": True}, {"preempt": STOPS}),
         COST,
         made_of(0.3),
@@ -270,7 +270,7 @@ def test_every_figure_is_there_by_class_and_the_parts_are_the_whole() -> None:
 
 def test_those_latency_sensitive_have_a_limit_of_their_own() -> None:
     def shares(*slo: float) -> tuple[float, float]:
-        setting = Setting(fleet(), COST, made_of(0.3), ["level"], seeds=1, slo=slo)
+        setting = SimulationSetting(fleet(), COST, made_of(0.3), ["level"], seeds=1, slo=slo)
         found = run(setting).figures[0][0]
         return found["latency_sensitive.good_share"], found["best_effort.good_share"]
 
@@ -282,7 +282,7 @@ def test_those_latency_sensitive_have_a_limit_of_their_own() -> None:
 
 def test_slices_help_who_is_latency_sensitive() -> None:
     def played(stops: Stopping | None) -> dict[str, Any]:
-        setting = Setting(
+        setting = SimulationSetting(
             fleet({"slots": 64, "replicas": 8}, {"classes": True}, {"preempt": stops}),
             COST,
             lambda seed: iter(classed(200, 25.0, seed, 0.2, prompt=3000)),
@@ -297,5 +297,5 @@ def test_slices_help_who_is_latency_sensitive() -> None:
 
 
 def test_requests_without_classes_have_no_such_figures() -> None:
-    outcome = run(Setting(fleet(), COST, lambda seed: requests(30), ["level"], seeds=1))
+    outcome = run(SimulationSetting(fleet(), COST, lambda seed: requests(30), ["level"], seeds=1))
     assert outcome.classes == [] and not any("." in key for key in outcome.figures[0][0])

@@ -1,7 +1,5 @@
 """All-to-all in simulated steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pydantic import ValidationError

@@ -1,8 +1,6 @@
 """Simulated ELDR is fair: what is served was not fitted to, and signatures tell no more than the
 model that decodes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

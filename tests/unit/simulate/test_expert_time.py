@@ -1,7 +1,5 @@
 """What experts make a step take, where placements age."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

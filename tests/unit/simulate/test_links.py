@@ -1,7 +1,5 @@
 """All-to-all by a table: what it was fitted to, and who is charged."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What mixed lengths cost: the term by hand, who is the longest, and what a batch's steps take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Requests that move between ranks: nothing is lost or there twice, what a move takes, and who
 makes it."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

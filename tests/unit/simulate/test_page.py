@@ -1,7 +1,5 @@
 """The simulation's report: well formed, self-contained, true to its figures."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulator's small parts: clock, histogram, prefix cache, prefill worker, experts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Workers that prefill and decode both: what a pass does to the steps, who gets in, in which order,
 and that nothing is lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmark `preempt_simulated`: its step times, its requests, its arms."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Simulated prefills in slices: no latency-sensitive request waits for more than one, and nothing
 is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Refits by the clock (`eldr@artifact`) in simulated time."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +19,7 @@ from toolkit.signatures import nearest
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.refits import SimulatedRefits
 from toolkit.simulate.request import Request
-from toolkit.simulate.router import Router
+from toolkit.simulate.router import SimulatedRouter
 from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.patterns import with_rows
 
@@ -52,7 +50,7 @@ class Watched:
         self.seen.append((self.run.events.now, self.locality.centroids))
 
     @property
-    def router(self) -> Router:
+    def router(self) -> SimulatedRouter:
         return self.run.router
 
 

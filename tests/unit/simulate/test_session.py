@@ -1,7 +1,5 @@
 """Arms on equal requests; fleets of deployment files; cost files; the command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from toolkit.simulate import costs
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.of_deployment import fleet_of
-from toolkit.simulate.session import Setting, run, with_policies
+from toolkit.simulate.session import SimulationSetting, run, with_policies
 from toolkit.simulate.simulation import Simulation, Window
 
 EMBEDDED = profiles_dir() / "embedded"
@@ -34,7 +32,7 @@ prefill:
 
 def test_arms_play_the_same_requests_and_are_compared_by_seed() -> None:
     made = fleet({"dp": 2, "dp_attention": True, "slots": 8, "kv_tokens": 9000})
-    setting = Setting(
+    setting = SimulationSetting(
         made, COST, lambda seed: requests(120, seed=seed), ["level", "round_robin"], seeds=3
     )
     outcome = run(setting)
@@ -46,12 +44,12 @@ def test_arms_play_the_same_requests_and_are_compared_by_seed() -> None:
 
 
 def test_a_window_looks_at_its_own_requests_only() -> None:
-    setting = Setting(
+    setting = SimulationSetting(
         fleet(), COST, lambda seed: requests(200), ["level"], seeds=1, window=Window(2.0, 5.0)
     )
     inside = sum(2.0 <= r.arrived <= 5.0 for r in requests(200))
     assert run(setting).figures[0][0]["requests"] == inside
-    nobody = Setting(
+    nobody = SimulationSetting(
         fleet(), COST, lambda seed: requests(20), ["level"], seeds=1, window=Window(1e6)
     )
     with pytest.raises(SimulateError, match="no request arrived"):
@@ -61,7 +59,7 @@ def test_a_window_looks_at_its_own_requests_only() -> None:
 def test_requests_with_the_same_experts_go_together() -> None:
     """ELDR's effect: fewer distinct experts a step than round robin, by the profile alone."""
     made = fleet({"replicas": 4, "slots": 16, "kv_tokens": 20_000})
-    setting = Setting(
+    setting = SimulationSetting(
         made,
         COST,
         lambda seed: requests(400, 30.0, seed),
@@ -82,13 +80,15 @@ def test_published_rules_are_simulated() -> None:
     made = fleet({"replicas": 4, "slots": 16, "kv_tokens": 20_000})
     experts = SimulatedExperts.of_profile(EMBEDDED)
     outcome = run(
-        Setting(made, COST, lambda s: requests(60, 30.0, s), arms, seeds=1, experts=experts)
+        SimulationSetting(
+            made, COST, lambda s: requests(60, 30.0, s), arms, seeds=1, experts=experts
+        )
     )
     assert [each[0]["requests"] for each in outcome.figures] == [60] * 4
 
 
 def test_locality_without_a_profile_is_refused() -> None:
-    setting = Setting(fleet(), COST, lambda seed: requests(5), ["eldr"], seeds=1)
+    setting = SimulationSetting(fleet(), COST, lambda seed: requests(5), ["eldr"], seeds=1)
     with pytest.raises(ValueError, match="eldr needs a profile"):
         run(setting)
 

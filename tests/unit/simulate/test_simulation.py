@@ -1,7 +1,5 @@
 """What holds in every simulation: nothing is lost, nothing is there twice, the same again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

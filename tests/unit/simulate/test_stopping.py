@@ -1,7 +1,5 @@
 """Plain workers whose best-effort prompts give way: who waits for whom; nothing is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recorded traces and made traffic: what comes out, and what is refused with its line."""
 
-from __future__ import annotations
-
 import statistics
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +15,8 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.trace import TraceOptions, of_trace
 from toolkit.simulate.workloads.traffic import (
     CONVERSATION,
-    Kind,
-    Traffic,
+    RequestKind,
+    TrafficModel,
     azure_like,
     generate,
     mixed,
@@ -116,7 +114,7 @@ def test_holes_are_told_and_can_be_cut(tmp_path: Path) -> None:
 
 
 KINDS = (
-    Kind(
+    RequestKind(
         name="chat",
         share=3,
         prompt=(200, 0.5),
@@ -125,7 +123,7 @@ KINDS = (
         urgent=0.2,
         best_effort=0.5,
     ),
-    Kind(name="code", share=1, late_share=9, prompt=(900, 0.8), answer=(20, 0.5)),
+    RequestKind(name="code", share=1, late_share=9, prompt=(900, 0.8), answer=(20, 0.5)),
 )
 
 
@@ -135,7 +133,9 @@ def shape(r: Request) -> tuple[Any, ...]:
 
 @given(st.integers(0, 50), st.floats(0.3, 3.0))
 def test_traffic_is_ordered_repeatable_and_within_its_limits(seed: int, burst: float) -> None:
-    traffic = Traffic(rate=8, seconds=60, kinds=KINDS, clients=7, burst=burst, longest=(800, 90))
+    traffic = TrafficModel(
+        rate=8, seconds=60, kinds=KINDS, clients=7, burst=burst, longest=(800, 90)
+    )
     first, again = list(generate(traffic, seed)), list(generate(traffic, seed))
     shape = [(r.arrived, r.prompt, r.output, r.blocks, r.user, r.request_class) for r in first]
     assert shape == [
@@ -147,7 +147,7 @@ def test_traffic_is_ordered_repeatable_and_within_its_limits(seed: int, burst: f
 
 
 def test_rates_bursts_kinds_and_drift_are_as_asked() -> None:
-    traffic = Traffic(rate=20, seconds=2000, kinds=KINDS, clients=20)
+    traffic = TrafficModel(rate=20, seconds=2000, kinds=KINDS, clients=20)
     found = list(generate(traffic))
     assert len(found) == pytest.approx(40_000, rel=0.05)
     chat = [r for r in found if r.label == "chat"]
@@ -163,18 +163,20 @@ def test_rates_bursts_kinds_and_drift_are_as_asked() -> None:
 
 
 def test_conversations_share_nothing() -> None:
-    chat = Kind(name="chat", share=1, prompt=(600, 0.2), answer=(50, 0.2), turns=1.05, pause=1)
-    made = list(generate(Traffic(rate=5, seconds=60, kinds=(chat,)), 1))
+    chat = RequestKind(
+        name="chat", share=1, prompt=(600, 0.2), answer=(50, 0.2), turns=1.05, pause=1
+    )
+    made = list(generate(TrafficModel(rate=5, seconds=60, kinds=(chat,)), 1))
     firsts = [r.blocks[0] for r in made if r.blocks]
     # One in twenty has a second turn, which begins as its first.
     assert len(firsts) > 200 and len(set(firsts)) > 0.9 * len(firsts)
 
 
 def test_later_turns_begin_with_what_was_said() -> None:
-    chat = Kind(name="chat", share=1, prompt=(600, 0.2), answer=(300, 0.2), turns=5, pause=1)
+    chat = RequestKind(name="chat", share=1, prompt=(600, 0.2), answer=(300, 0.2), turns=5, pause=1)
     shared = 0
     known: set[int] = set()
-    for request in generate(Traffic(rate=2, seconds=300, kinds=(chat,))):
+    for request in generate(TrafficModel(rate=2, seconds=300, kinds=(chat,))):
         shared += bool(request.blocks) and request.blocks[0] in known
         known.update(request.blocks)
     assert shared > 200
@@ -183,7 +185,8 @@ def test_later_turns_begin_with_what_was_said() -> None:
 @pytest.mark.slow
 def test_a_swing_leaves_the_mean_rate() -> None:
     steady, swung = (
-        Traffic(rate=20, seconds=1000, period=100, swing=s, kinds=(CONVERSATION,)) for s in (0, 0.8)
+        TrafficModel(rate=20, seconds=1000, period=100, swing=s, kinds=(CONVERSATION,))
+        for s in (0, 0.8)
     )
     counts = [len(list(generate(each))) for each in (steady, swung)]
     assert counts[1] == pytest.approx(counts[0], rel=0.05)
@@ -200,10 +203,10 @@ def test_azures_conversations_have_its_lengths() -> None:
 
 def test_labels_share_one_kind() -> None:
     kinds = mixed({"en": 3, "zh": 1}, CONVERSATION)
-    found = list(generate(Traffic(rate=10, seconds=200, kinds=kinds)))
+    found = list(generate(TrafficModel(rate=10, seconds=200, kinds=kinds)))
     assert sum(r.label == "en" for r in found) / len(found) == pytest.approx(0.75, abs=0.05)
 
 
 def test_no_share_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one kind"):
-        Traffic(rate=1, seconds=1, kinds=(CONVERSATION.model_copy(update={"share": 0.0}),))
+        TrafficModel(rate=1, seconds=1, kinds=(CONVERSATION.model_copy(update={"share": 0.0}),))

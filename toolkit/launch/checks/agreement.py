@@ -1,7 +1,5 @@
 """Do prefill and decode agree on the shape of KV? What moves must fit where it lands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.launch.errors import Problem

@@ -1,16 +1,12 @@
 """Are tokens and experts counted right? Asked of a whole plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.contract import capturing, speculative
 from toolkit.launch.checks.roles import of_roles
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan
 
 
 def counted(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Problem]:

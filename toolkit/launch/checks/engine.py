@@ -1,14 +1,8 @@
 """Can SGLang's engine for this device run the model? What its flags do not tell."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.model import ModelFacts
-    from toolkit.launch.plan import Plan
+from toolkit.launch.model import ModelFacts
+from toolkit.launch.plan import Plan
 
 LLAMA4 = ("llama4", "llama4_text")
 

@@ -1,7 +1,5 @@
 """Every worker flag against the installed SGLang's own ServerArgs, in one child process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a deployment listens on, what a stranger meets there, and the rule that keeps him away."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from toolkit.contract.addresses import is_ipv6, loopback_like

@@ -1,7 +1,5 @@
 """Is the plan possible? Everything that can be known before a process starts, all at once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

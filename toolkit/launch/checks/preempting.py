@@ -1,15 +1,9 @@
 """What keeps best-effort prompts from being stopped, as far as a deployment file shows it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import DEVICE_VARIABLE, PAUSE_VARIABLE, PREEMPT_VARIABLE
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.plan import Plan, WorkerPlan
+from toolkit.launch.plan import Plan, WorkerPlan
 
 
 def preempting(plan: Plan) -> list[Problem]:
@@ -24,46 +18,38 @@ def preempting(plan: Plan) -> list[Problem]:
     if not first:
         return []
     problems = []
-    key = next("worker" if role == "plain" else role for role in first)
-    config = (plan.router.config if plan.router else None) or {}
+    key = next(worker.section for worker in first.values())
     if plan.router is None or plan.router.kind != "toolkit":
         what = "only our router tells workers the class of a request"
         repair = "use router: {kind: toolkit, classes: {}}, or remove it"
         problems.append(Problem(f"{key}.preempt", what, repair))
-    elif config.get("classes") is None:
+    elif plan.router_config.get("classes") is None:
         what = "no request is best-effort or latency-sensitive without router.classes"
         repair = "set router: {classes: {}} or more of it, or remove it"
         problems.append(Problem(f"{key}.preempt", what, repair))
     for role, worker in first.items():
-        if role == "decode":
-            continue
-        key = "worker" if role == "plain" else role
-        problems += _problem(key, worker, plan.model.keeps_state)
+        if role != "decode":
+            problems += _problem(worker, plan.model.keeps_state)
     return problems
 
 
 def between_chunks(worker: WorkerPlan, keeps_state: bool = False) -> str:
     """Why its prompts are stopped between chunks only, as far as its arguments and its model show
     it; or ""."""
-    flags = dict(zip(worker.argv, (*worker.argv[1:], ""), strict=True))
+    flags = worker.flags
     reasons = {
         "with DP attention all ranks take each step together": worker.dp_attention,
         "the model keeps a state beside the KV of its tokens": keeps_state,
-        "pipeline stages": any(
-            flags.get(name, "1") not in ("0", "1")
-            for name in ("--pp-size", "--pipeline-parallel-size")
-        ),
+        "pipeline stages": bool(worker.pipelined),
         "speculative decoding": "--speculative-algorithm" in flags,
         "adapters (LoRA)": "--enable-lora" in flags or "--lora-paths" in flags,
     }
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def _problem(key: str, worker: WorkerPlan, keeps_state: bool) -> list[Problem]:
-    found, asked = (
-        between_chunks(worker, keeps_state),
-        Preempting.read(worker.env[PREEMPT_VARIABLE]),
-    )
+def _problem(worker: WorkerPlan, keeps_state: bool) -> list[Problem]:
+    found = between_chunks(worker, keeps_state)
+    asked, key = Preempting.read(worker.env[PREEMPT_VARIABLE]), worker.section
     if not found and asked is not None and asked.experts and worker.env[DEVICE_VARIABLE] != "cpu":
         what = "a GPU runs all experts of a layer in one kernel: prompts are stopped between layers"
         return [Problem(f"{key}.preempt.experts", what, "remove it", fatal=False)]

@@ -1,15 +1,11 @@
 """Are redundant experts copies of the experts that need one?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.launch.checks.roles import of_roles
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan
 
 
 def redundant(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Problem]:

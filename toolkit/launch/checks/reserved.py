@@ -5,8 +5,6 @@ the beginning of a flag's name where no other begins so. Both would get around a
 and so around the router's checks; so keys are read here as argparse reads them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

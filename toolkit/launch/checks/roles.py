@@ -1,15 +1,11 @@
 """One worker of each role, judged by what SGLang made of its flags."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan
 
 Judge = Callable[[Mapping[str, Any]], list[Problem]]
 """Problems of one worker by its `patches.check_args` values; `where` is a flag."""
@@ -21,7 +17,6 @@ def of_roles(plan: Plan, resolved: Mapping[str, Mapping[str, Any]], judge: Judge
     for role in dict.fromkeys(worker.role for worker in plan.workers):
         # Replicas and their nodes differ in ports and addresses only.
         worker = next(w for w in plan.workers if w.role == role)
-        key = "worker" if role == "plain" else role
         found = judge(resolved.get(worker.name, {}))
-        problems += [replace(p, where=f"{key}.args.{p.where}") for p in found]
+        problems += [replace(p, where=f"{worker.section}.args.{p.where}") for p in found]
     return problems

@@ -1,13 +1,7 @@
 """What stages and moves need that only the profile can give."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan
 
 KEY = "router.rebalance"
 
@@ -15,7 +9,7 @@ KEY = "router.rebalance"
 def staged(plan: Plan) -> list[Problem]:
     """Bounds that are to be refined without a QoE fit or without stages; a profile's fit by which
     no batch can be judged, which is said."""
-    config = (plan.router.config if plan.router else None) or {}
+    config = plan.router_config
     given = config.get("rebalance")
     if given is None:
         return []

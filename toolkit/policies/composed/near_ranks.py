@@ -1,7 +1,5 @@
 """Which ranks each request of a pool would rather run on: ELDR's band, crowding aside."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.policies.base import RequestView, WorkerView

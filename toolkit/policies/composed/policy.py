@@ -1,7 +1,5 @@
 """One decision of four parts: candidates, locality band, barrier score, the user's last rank."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

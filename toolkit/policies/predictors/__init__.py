@@ -1,10 +1,8 @@
 """Predictors of output lengths. One file each, a registry here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
-from toolkit.policies.predictors.base import Flight, Outlook, Placed, Predictor
+from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction, Predictor
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.exact_match import ExactMatch
 from toolkit.policies.predictors.learned import Learned
@@ -19,7 +17,7 @@ __all__ = [
     "Learned",
     "Oracle",
     "Outlook",
-    "Placed",
+    "PlacedPrediction",
     "Predictor",
     "Survival",
     "check_predictor",

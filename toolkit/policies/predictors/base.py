@@ -16,7 +16,7 @@ LONGEST = 131_072
 """Tokens. Longer outputs count as this long."""
 
 
-class Placed(NamedTuple):
+class PlacedPrediction(NamedTuple):
     """What a predictor decided of a request when it was sent.
 
     `row` of its distributions; `point` the length that it is sure of, tokens, 0 where it is not;
@@ -44,8 +44,8 @@ class Outlook(NamedTuple):
 @dataclass(slots=True)
 class Flight:
     """Requests in flight, a column each [n]: `age` tokens generated, `row` and `point` as in
-    `Placed`, `limit` tokens at which it is cut off (LONGEST where it has none), `least` tokens that
-    it generates in any case."""
+    `PlacedPrediction`, `limit` tokens at which it is cut off (LONGEST where it has none), `least`
+    tokens that it generates in any case."""
 
     age: np.ndarray
     row: np.ndarray
@@ -66,13 +66,13 @@ class Flight:
         )
 
     @classmethod
-    def of(cls, request: RequestView, placed: Placed, age: int = 0) -> Flight:
+    def of(cls, request: RequestView, placed: PlacedPrediction, age: int = 0) -> Flight:
         """One request."""
         one = cls.empty(1)
         one.set(0, request, placed, age)
         return one
 
-    def set(self, slot: int, request: RequestView, placed: Placed, age: int) -> None:
+    def set(self, slot: int, request: RequestView, placed: PlacedPrediction, age: int) -> None:
         limit = request.max_new_tokens
         self.age[slot] = age
         self.row[slot] = placed.row
@@ -110,12 +110,12 @@ class Predictor(Protocol):
     """Of each request, beside its lengths."""
     errors: Errors
 
-    def place(self, request: RequestView) -> Placed:
+    def place(self, request: RequestView) -> PlacedPrediction:
         """What is known of a request that is being sent."""
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         """p_fin and mu_rem over the next `horizon` steps (at least 0)."""
 
-    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+    def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
         """The request has generated `length` tokens in all. Not `by_itself`: it was cut off, by its
         limit or by an abort, and would have gone on. To be called once for each `place`."""

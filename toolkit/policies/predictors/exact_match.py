@@ -1,12 +1,10 @@
 """ExactMatch: a prompt seen before will be answered at the same length."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import Flight, Outlook, Placed
+from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY
 from toolkit.policies.predictors.survival import Survival
@@ -55,18 +53,18 @@ class ExactMatch:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def place(self, request: RequestView) -> Placed:
+    def place(self, request: RequestView) -> PlacedPrediction:
         key = request.prompt_hash
         seen = None if key is None else self._seen.get(key)
         if seen is None or seen.off > self._spread * seen.mean:
-            return Placed(note=key)
+            return PlacedPrediction(note=key)
         self.hits += 1
-        return Placed(point=float(round(seen.mean)), note=key)
+        return PlacedPrediction(point=float(round(seen.mean)), note=key)
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         return self.others.outlook(flight, horizon)
 
-    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+    def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
         self.others.ended(placed, length, by_itself)
         key = placed.note
         if key is None or not by_itself or length < 1:

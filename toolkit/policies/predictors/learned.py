@@ -1,7 +1,5 @@
 """Learned: distributions by what is known of a request; those that predict best decide."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, Placed
+from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
 
@@ -96,7 +94,7 @@ class Learned:
         self._root_at = [0.0] * rows
         self._free = list(range(rows - 1, 0, -1))
 
-    def place(self, request: RequestView) -> Placed:
+    def place(self, request: RequestView) -> PlacedPrediction:
         """Notes every view's row, for `ended`."""
         features = self._features(request)
         stands: list[_Stand] = []
@@ -110,14 +108,14 @@ class Learned:
                 stands.append(_Stand(at, row))
         best = max(stands, key=lambda stand: self.views[stand.view].gain, default=None)
         if best is None or self.views[best.view].gain <= NOTHING:
-            return Placed(0, 0.0, stands)
+            return PlacedPrediction(0, 0.0, stands)
         self._smooth(best.row)
-        return Placed(best.row, 0.0, stands)
+        return PlacedPrediction(best.row, 0.0, stands)
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         return self.lengths.outlook(flight, horizon)
 
-    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+    def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
         lengths = self.lengths
         base = lengths.share(0, length, 1 / LONGEST, 1.0)
         for at, row in placed.note:

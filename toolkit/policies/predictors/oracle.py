@@ -1,11 +1,9 @@
 """Oracle: knows the length. For bounds, not for serving."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import Flight, Outlook, Placed
+from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import Lengths
 
@@ -31,11 +29,11 @@ class Oracle:
         self._length_of = length_of
         self._unknown = Lengths(1)
 
-    def place(self, request: RequestView) -> Placed:
-        return Placed(point=float(max(0, self._length_of(request))))
+    def place(self, request: RequestView) -> PlacedPrediction:
+        return PlacedPrediction(point=float(max(0, self._length_of(request))))
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         return self._unknown.outlook(flight, horizon)
 
-    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+    def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
         pass

@@ -1,9 +1,7 @@
 """Survival: one distribution for all requests, conditional on the age."""
 
-from __future__ import annotations
-
 from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import Flight, Outlook, Placed
+from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
 
@@ -24,12 +22,12 @@ class Survival:
         self.errors = Errors()
         self.lengths = Lengths(1, memory)
 
-    def place(self, request: RequestView) -> Placed:
-        return Placed()
+    def place(self, request: RequestView) -> PlacedPrediction:
+        return PlacedPrediction()
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         return self.lengths.outlook(flight, horizon)
 
-    def ended(self, placed: Placed, length: int, by_itself: bool) -> None:
+    def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
         self.lengths.learn(0, length, by_itself)
         self.lengths.refresh(0)

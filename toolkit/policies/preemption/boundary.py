@@ -8,8 +8,6 @@ A policy is any callable `(Boundary) -> "continue" | "yield"`, a plain function 
 `check` names it (`module:patient`), and the shipped ones by their own names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf

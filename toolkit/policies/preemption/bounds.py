@@ -1,7 +1,5 @@
 """How often and for how long one best-effort request may be stopped in all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isnan
 

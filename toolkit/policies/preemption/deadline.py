@@ -1,7 +1,5 @@
 """Deadline: yield only to who would be late otherwise."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from math import isnan
 

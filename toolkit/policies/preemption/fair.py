@@ -1,7 +1,5 @@
 """Fair: best-effort work keeps a share of the time."""
 
-from __future__ import annotations
-
 from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 
 

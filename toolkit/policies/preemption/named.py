@@ -1,7 +1,5 @@
 """Boundary policies by name: the shipped ones, and anybody's own."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import NamedTuple

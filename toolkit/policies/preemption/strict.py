@@ -1,7 +1,5 @@
 """Strict: a latency-sensitive request goes first, always."""
 
-from __future__ import annotations
-
 from toolkit.policies.preemption.boundary import Boundary, BoundaryChoice
 
 

@@ -1,7 +1,5 @@
 """ELDR as its authors' program has it: no band of one, and centroids that move every second."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.policies.base import Refits, WorkerView

@@ -1,7 +1,5 @@
 """BR-0 as its paper has it: nobody is placed for having waited long."""
 
-from __future__ import annotations
-
 import math
 
 from toolkit.policies.br0 import Br0Policy

@@ -1,7 +1,5 @@
 """Gimbal's engine selection as its paper has it, line by line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

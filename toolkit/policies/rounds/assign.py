@@ -5,8 +5,6 @@ decode step or at once when a prefill is done while a slot is free. The router, 
 controller, the simulator and the tests call the same object.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What BR-0 and BR-H share: rounds in two stages, and one request at a time."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """When a round of assignments is due. Pure: no clock and no timer, those are the home's."""
 
-from __future__ import annotations
-
 TICK_S = 0.25
 """A round takes place at least this often while somebody waits."""
 READING_PAUSE_S = 0.01

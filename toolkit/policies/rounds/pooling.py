@@ -5,8 +5,6 @@ score decides who goes where. `pooled@POLICY` is the first without the second, `
 second without the first, so that each can be measured by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """BalanceRoute's two stages: which rank is next, and whom of those who wait it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

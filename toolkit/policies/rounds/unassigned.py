@@ -1,7 +1,5 @@
 """The pool of one round: finished prefills by arrival and by size."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

@@ -1,11 +1,9 @@
 """An auction in which instances ask and bid during one pass; it knows what was agreed already."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from toolkit.policies.stages.running import Instance, Running
+from toolkit.policies.stages.running import Instance, RunningRequest
 
 Quality = Callable[[Sequence[tuple[int, int]]], float]
 """Q^B of a batch from the (prompt, KV tokens) of its requests: the sum over them of their seconds
@@ -24,7 +22,7 @@ class Account:
         self.slots = instance.slots_free
         self.moving = instance.moving
         self.leaving: set[int] = set()
-        self.won: list[Running] = []
+        self.won: list[RunningRequest] = []
 
     @property
     def open(self) -> bool:
@@ -49,7 +47,7 @@ class Account:
     def fits(self, length: int, reserve: int) -> bool:
         return self.open and self.slots > 0 and length + reserve <= self.free
 
-    def movable(self) -> Iterable[tuple[int, Running]]:
+    def movable(self) -> Iterable[tuple[int, RunningRequest]]:
         """By their place in `running`: those that neither move nor were agreed about."""
         for place, each in enumerate(self.instance.running):
             if each.movable and not each.moving and place not in self.leaving:
@@ -60,7 +58,7 @@ class Account:
         self.load -= self.instance.running[place].length
         self.moving += 1
 
-    def take(self, request: Running) -> None:
+    def take(self, request: RunningRequest) -> None:
         self.won.append(request)
         self.load += request.length
         self.coming += request.length

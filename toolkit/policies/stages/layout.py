@@ -9,7 +9,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LengthStage:
     """`replicas` decode ranks for requests of at most `upto` KV tokens (prompt + output so far)
     that the stage before it does not take; None: of any length. ValueError: either below 1."""
 
@@ -32,7 +32,7 @@ class Layout:
     longer requests to nobody.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[LengthStage, ...]
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -61,7 +61,7 @@ class Layout:
     @classmethod
     def of(cls, stages: Iterable[tuple[int | None, int]]) -> Layout:
         """From pairs (upto, replicas)."""
-        return cls(tuple(Stage(upto, replicas) for upto, replicas in stages))
+        return cls(tuple(LengthStage(upto, replicas) for upto, replicas in stages))
 
     @property
     def bounds(self) -> tuple[int, ...]:

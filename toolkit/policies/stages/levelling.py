@@ -1,11 +1,9 @@
 """Loads of instances without stages, brought to the mean from above and from below."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from toolkit.policies.stages.auction import Account
-from toolkit.policies.stages.running import Running
+from toolkit.policies.stages.running import RunningRequest
 
 
 def uneven(source: float, target: float, mean: float, band: float) -> bool:
@@ -17,10 +15,10 @@ def uneven(source: float, target: float, mean: float, band: float) -> bool:
 def offers(
     auction: Sequence[Account],
     source: Account,
-    movable: Sequence[tuple[int, Running]],
+    movable: Sequence[tuple[int, RunningRequest]],
     band: float,
     most: int,
-) -> list[tuple[int, Running]]:
+) -> list[tuple[int, RunningRequest]]:
     """What `source` is to hand to the lightest others, at most so many: each time the largest
     request that is no more than half of what lies between the two, so that neither is to hand
     anything back; where there is none and it is above the band, the smallest that leaves both
@@ -32,7 +30,7 @@ def offers(
     if not source.open:
         mean = sum(loads) / len(loads)
     left = sorted(movable, key=lambda each: -each[1].length)
-    offered: list[tuple[int, Running]] = []
+    offered: list[tuple[int, RunningRequest]] = []
     while left and len(offered) < most:
         at = min(range(len(loads)), key=loads.__getitem__)
         if not uneven(own, loads[at], mean, band):

@@ -1,7 +1,5 @@
 """Who is to move where: CascadeInfer's bid-ask, and rebalancing without stages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +8,18 @@ from typing import NamedTuple
 from toolkit.policies.stages.auction import Account, Quality, gain_s, winner
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.levelling import offers, uneven
-from toolkit.policies.stages.running import Instance, Move, Running, Why
+from toolkit.policies.stages.running import Instance, PlannedMove, RunningRequest, Why
 
-__all__ = ["Instance", "Knobs", "Layout", "Move", "MoveCounters", "Mover", "Running", "Why"]
+__all__ = [
+    "Instance",
+    "Knobs",
+    "Layout",
+    "MoveCounters",
+    "Mover",
+    "PlannedMove",
+    "RunningRequest",
+    "Why",
+]
 
 _URGENT: tuple[Why, ...] = ("kv_limit", "drain")
 
@@ -25,8 +32,8 @@ class Knobs:
     `wait_limit`: a request that asked in so many passes in vain goes first. `least`: requests with
     fewer expected tokens left (where known, else of fewer KV tokens) do not move for their load.
     `rest`: for so many passes a request does not go back whence it came for its load. `horizon`:
-    output tokens over which a move has to pay where `Running.left` does not say. `checked`: the
-    reasons for which a move has to pay. ValueError: one that cannot be."""
+    output tokens over which a move has to pay where `RunningRequest.left` does not say. `checked`:
+    the reasons for which a move has to pay. ValueError: one that cannot be."""
 
     over: float = 0.25
     band: float = 0.05
@@ -62,7 +69,7 @@ class MoveCounters:
 class _Ask(NamedTuple):
     source: Account
     place: int
-    request: Running
+    request: RunningRequest
     why: Why
 
 
@@ -112,7 +119,7 @@ class Mover:
         self._came: dict[Hashable, tuple[Hashable, int]] = {}
         self._pass_number = 0
 
-    def decide(self, instances: Sequence[Instance]) -> list[Move]:
+    def decide(self, instances: Sequence[Instance]) -> list[PlannedMove]:
         """One pass. Moves in the order in which they were agreed; each is to be begun at once, or
         else its request asks again. ValueError: a stage that the layout does not have, or a rank
         twice."""
@@ -124,7 +131,7 @@ class Mover:
             if self._pass_number - number <= self.knobs.rest
         }
         auction = [Account(place, instance) for place, instance in enumerate(instances)]
-        moves: list[Move] = []
+        moves: list[PlannedMove] = []
         vain: dict[Hashable, int] = {}
         for ask in self._in_order(self._asks(auction)):
             missing = self._agree(auction, ask, moves)
@@ -165,14 +172,14 @@ class Mover:
             for place, request in self._too_much(auction, account, asked):
                 yield _Ask(account, place, request, "overload" if self.layout else "level")
 
-    def _outgrown(self, layout: Layout, account: Account) -> Iterator[tuple[int, Running]]:
+    def _outgrown(self, layout: Layout, account: Account) -> Iterator[tuple[int, RunningRequest]]:
         upto = layout.stages[account.instance.stage].upto
         if upto is not None:
             yield from ((i, each) for i, each in account.movable() if each.length > upto)
 
     def _too_much(
         self, auction: Sequence[Account], account: Account, asked: set[int]
-    ) -> list[tuple[int, Running]]:
+    ) -> list[tuple[int, RunningRequest]]:
         """What an instance offers for its load: as many as it may move, largest first."""
         mean, knobs = self._mean(auction, account), self.knobs
         if account.load <= mean * (1 + (knobs.over if self.layout else 0.0)):
@@ -182,14 +189,14 @@ class Mover:
             return offers(auction, account, movable, knobs.band, knobs.at_once)
         left = sorted(movable, key=lambda e: -e[1].length)
         excess = account.load - mean
-        offered: list[tuple[int, Running]] = []
+        offered: list[tuple[int, RunningRequest]] = []
         for place, request in left:
             if request.length <= excess and len(offered) < self.knobs.at_once:
                 offered.append((place, request))
                 excess -= request.length
         return offered or left[-1:]
 
-    def _worth(self, request: Running) -> bool:
+    def _worth(self, request: RunningRequest) -> bool:
         size = request.length if request.left is None else request.left
         return size >= self.knobs.least
 
@@ -210,7 +217,7 @@ class Mover:
 
         return sorted(asks, key=order)
 
-    def _agree(self, auction: Sequence[Account], ask: _Ask, moves: list[Move]) -> str | None:
+    def _agree(self, auction: Sequence[Account], ask: _Ask, moves: list[PlannedMove]) -> str | None:
         """Make a move of an ask, or say what was missing."""
         source, place, request, why = ask
         if source.moving >= self.knobs.at_once:
@@ -234,7 +241,7 @@ class Mover:
         target.take(request)
         if why not in _URGENT:
             self._came[request.request] = source.instance.rank, self._pass_number
-        moves.append(Move(request.request, source.instance.rank, target.instance.rank, why))
+        moves.append(PlannedMove(request.request, source.instance.rank, target.instance.rank, why))
         return None
 
     def _receivers(self, auction: Sequence[Account], ask: _Ask) -> list[Account]:

@@ -1,7 +1,5 @@
 """The stage filter: which ranks a request of a length may go to, whatever policy chooses then."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

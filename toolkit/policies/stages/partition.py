@@ -1,18 +1,16 @@
 """Which lengths and how many instances each stage gets: CascadeInfer's partition."""
 
-from __future__ import annotations
-
 from math import inf
 
-from toolkit.policies.stages.problem import FREE, MoveCost, Partition, Problem
+from toolkit.policies.stages.problem import FREE, MoveCost, Partition, StageProblem
 
-__all__ = ["FREE", "MoveCost", "Partition", "Problem", "exact", "heuristic"]
+__all__ = ["FREE", "MoveCost", "Partition", "StageProblem", "exact", "heuristic"]
 
 SLACK = 1e-12
 """Of the quality: gains below it are rounding."""
 
 
-def exact(problem: Problem) -> Partition:
+def exact(problem: StageProblem) -> Partition:
     """The best partition at the buckets' bounds:
 
         f[s, e, l] = min over e', l' of f[s - 1, e', l'] + (e - e') Q^(n(l', l) / (e - e')) + c(l')
@@ -51,7 +49,7 @@ def exact(problem: Problem) -> Partition:
     return problem.partition(cuts[::-1], replicas[::-1])
 
 
-def heuristic(problem: Problem, shifts: bool = True) -> Partition:
+def heuristic(problem: StageProblem, shifts: bool = True) -> Partition:
     """The same in two phases: stages of one instance each, best cut by a dynamic program over
     lengths alone; then the pair of neighbours whose union gains most is merged, as long as one
     gains or there are too many.
@@ -73,7 +71,7 @@ def heuristic(problem: Problem, shifts: bool = True) -> Partition:
     return problem.partition(cuts, replicas)
 
 
-def _single(problem: Problem) -> list[int]:
+def _single(problem: StageProblem) -> list[int]:
     """The first phase: where stages of one instance each end."""
     import numpy as np
 
@@ -97,7 +95,7 @@ def _edges(cuts: list[int], stage: int) -> tuple[int, int]:
     return (cuts[stage - 1] if stage else 0), cuts[stage]
 
 
-def _give(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
+def _give(problem: StageProblem, cuts: list[int], replicas: list[int]) -> None:
     """One more instance to the stage that it helps most."""
 
     def gain(stage: int) -> float:
@@ -108,7 +106,7 @@ def _give(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
     replicas[max(range(len(cuts)), key=gain)] += 1
 
 
-def _merge(problem: Problem, cuts: list[int], replicas: list[int], shifts: bool) -> None:
+def _merge(problem: StageProblem, cuts: list[int], replicas: list[int], shifts: bool) -> None:
     """Neighbours into one, as long as that gains or there are more stages than may be."""
     cost = problem.cost
 
@@ -128,7 +126,7 @@ def _merge(problem: Problem, cuts: list[int], replicas: list[int], shifts: bool)
             _shift(problem, cuts, replicas)
 
 
-def _shift(problem: Problem, cuts: list[int], replicas: list[int]) -> None:
+def _shift(problem: StageProblem, cuts: list[int], replicas: list[int]) -> None:
     """Move single instances and cuts between neighbours while that gains."""
 
     def quality(stage: int, cut: int, k: int, m: int) -> float:

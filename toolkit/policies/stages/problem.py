@@ -52,7 +52,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Problem:
+class StageProblem:
     """`instances` for a `population`, by `qoe`; `move_s(length)` is the price of a request that
     moves at that length, `mixed` the seconds of `Qoe.mixed` (None: as `qoe` has it), `most_stages`
     a limit (None: none).

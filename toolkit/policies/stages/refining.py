@@ -1,7 +1,5 @@
 """Bounds between stages that follow the lengths that are live."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 

@@ -1,7 +1,5 @@
 """What a `Mover` sees: requests on decode instances. What it answers: moves."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +11,7 @@ kv_limit: its instance is about to be out of KV."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningRequest:
     """A request that decodes. `length`: its KV tokens, prompt and output so far; `prompt`: of these
     the prompt's. `movable`: whether it can move at all. `moving`: it is on its way already, so that
     it counts where it goes (`Instance.coming_tokens`) and no more where it is. `left`: output
@@ -41,7 +39,7 @@ class Instance:
 
     rank: Hashable
     stage: int
-    running: tuple[Running, ...] = ()
+    running: tuple[RunningRequest, ...] = ()
     coming_tokens: int = 0
     free_tokens: int = 0
     slots_free: int = 0
@@ -58,7 +56,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PlannedMove:
     """`request` is to go from one rank to another."""
 
     request: Hashable

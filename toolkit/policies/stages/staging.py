@@ -1,11 +1,9 @@
 """Stages for a trace's lengths, and when not to use them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from toolkit.policies.stages.partition import FREE, Partition, Problem, exact, heuristic
+from toolkit.policies.stages.partition import FREE, Partition, StageProblem, exact, heuristic
 from toolkit.policies.stages.population import of_answers
 from toolkit.policies.stages.qoe import Qoe
 
@@ -14,7 +12,10 @@ LEAST_GAIN = 0.05
 load of a length out over, and moves."""
 
 Method = Literal["exact", "heuristic"]
-METHODS: dict[Method, Callable[[Problem], Partition]] = {"exact": exact, "heuristic": heuristic}
+METHODS: dict[Method, Callable[[StageProblem], Partition]] = {
+    "exact": exact,
+    "heuristic": heuristic,
+}
 
 
 def plan_stages(
@@ -29,10 +30,10 @@ def plan_stages(
     tokens_per_s: float = 0.0,
 ) -> Partition:
     """Stages for requests of these (prompt, output tokens), of which `in_flight` decode at a time
-    on so many instances, or with `tokens_per_s` as many as come of it. See `Problem` for the rest.
-    ValueError: as `of_answers`, `Problem` and `Problem.partition`."""
+    on so many instances, or with `tokens_per_s` as many as come of it. See `StageProblem` for the
+    rest. ValueError: as `of_answers`, `StageProblem` and `StageProblem.partition`."""
     population = of_answers(answers, in_flight)
-    problem = Problem(population, instances, qoe, move_s, mixed, most_stages, tokens_per_s)
+    problem = StageProblem(population, instances, qoe, move_s, mixed, most_stages, tokens_per_s)
     return METHODS[method](problem)
 
 

@@ -1,7 +1,5 @@
 """What Gimbal takes from a worker's load, and which loads cannot be."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from toolkit.policies.base import Load

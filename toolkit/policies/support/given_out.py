@@ -1,7 +1,5 @@
 """A worker as it stands after what was given out in the same round."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from toolkit.policies.base import Load, WorkerView

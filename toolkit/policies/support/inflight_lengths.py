@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import RequestView
-from toolkit.policies.predictors.base import Flight, Placed, Predictor
+from toolkit.policies.predictors.base import Flight, PlacedPrediction, Predictor
 from toolkit.policies.support.readings import kv_tokens
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class InflightLengths:
 
         self.predictor = predictor
         self._slots: dict[str, int] = {}
-        self._who: list[tuple[str, Key, Placed]] = []
+        self._who: list[tuple[str, Key, PlacedPrediction]] = []
         self._ranks: dict[Key, int] = {}
         self._counts: list[int] = []
         self._spare: list[int] = []

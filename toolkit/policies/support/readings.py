@@ -1,7 +1,5 @@
 """What the ranks carry at the start of a round, and what a request will add."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

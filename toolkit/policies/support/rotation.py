@@ -3,8 +3,6 @@
 Breaking ties by position starves the last workers (dynamo#7836: 2 of 5 decodes got nothing).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from toolkit.policies.base import WorkerView

@@ -1,7 +1,5 @@
 """What a latency-sensitive request finds on a worker where best-effort work gives way to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Whose request it is: one digest from the fields in which clients already say so."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any

@@ -1,7 +1,5 @@
 """Where each user's last request went: bounded, and forgotten after a while."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from math import isfinite, isnan
 

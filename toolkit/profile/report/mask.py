@@ -1,7 +1,5 @@
 """How well signatures tell decode use, and what each layer of the mask adds."""
 
-from __future__ import annotations
-
 from toolkit.profile_folder.schema import Profile
 from toolkit.report import bars, html, svg
 from toolkit.report.axes import Chart, around

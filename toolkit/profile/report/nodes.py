@@ -15,7 +15,7 @@ from toolkit.report.numbers import change, count, number, percent, plural
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from toolkit.profile.node_traffic import NodeTraffic, Side
+    from toolkit.profile.node_traffic import NodeTraffic, PlacementSide
 
 KEY = "s-nodes"
 OWN = ("unused", "under ¼", "¼–½", "½–¾", "¾–1", "1–1½", "1½–2", "2–3", "over 3 × even")
@@ -53,7 +53,7 @@ def _lead(traffic: NodeTraffic) -> str:
     )
 
 
-def _sides(traffic: NodeTraffic) -> tuple[tuple[str, str, Side], ...]:
+def _sides(traffic: NodeTraffic) -> tuple[tuple[str, str, PlacementSide], ...]:
     return (
         ("before", "Before: EPLB, round robin", traffic.before),
         ("after", "After: laid together, sent to their experts", traffic.after),
@@ -83,7 +83,7 @@ def _matrices(traffic: NodeTraffic) -> str:
     )
 
 
-def _matrix(side: Side, unit: str, words: str, key: str) -> str:
+def _matrix(side: PlacementSide, unit: str, words: str, key: str) -> str:
     share, size = side.matrix, len(side.matrix)
     cell = (min(58.0, max(7.0, 400 / size)), min(40.0, max(7.0, 320 / size)))
     left, top = 40.0, 34.0
@@ -161,7 +161,7 @@ def _slots(profile: Profile, traffic: NodeTraffic) -> str:
     )
 
 
-def _near(side: Side) -> NDArray[Any]:
+def _near(side: PlacementSide) -> NDArray[Any]:
     """[L, P]: of the tokens of each slot's expert those at home on the slot's node."""
     import numpy as np
 
@@ -175,7 +175,7 @@ def _near(side: Side) -> NDArray[Any]:
 
 
 def _slot_map(
-    profile: Profile, side: Side, share: NDArray[Any], unit: str, words: str, key: str
+    profile: Profile, side: PlacementSide, share: NDArray[Any], unit: str, words: str, key: str
 ) -> str:
     import numpy as np
 

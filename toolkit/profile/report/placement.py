@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.profile.report import heat
-from toolkit.profile_folder.schema import Placed, Profile
+from toolkit.profile_folder.schema import PlacementResult, Profile
 from toolkit.report import bars, html, svg
 from toolkit.report.numbers import change, number, percent, quantity
 
@@ -61,13 +61,13 @@ def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     return html.section("s-placement", title, "", figure, _compared(profile, best), _table(profile))
 
 
-def chosen(profile: Profile) -> Placed:
+def chosen(profile: Profile) -> PlacementResult:
     """The placement with the shortest predicted step that is not the linear one, if there is."""
     others = [p for p in profile.placements if p.kind != "linear"] or list(profile.placements)
     return min(others, key=lambda p: p.step)
 
 
-def _takeaway(profile: Profile, best: Placed) -> str:
+def _takeaway(profile: Profile, best: PlacementResult) -> str:
     base = next((p for p in profile.placements if p.kind == "linear"), None)
     if base is None or base is best:
         return (
@@ -149,8 +149,8 @@ def load_map(
     return svg.picture(left + wide + 8, top + high + 36, name, words, parts, key)
 
 
-def _compared(profile: Profile, best: Placed) -> str:
-    metrics: tuple[tuple[str, Callable[[Placed], float], Callable[[float], str]], ...] = (
+def _compared(profile: Profile, best: PlacementResult) -> str:
+    metrics: tuple[tuple[str, Callable[[PlacementResult], float], Callable[[float], str]], ...] = (
         ("Load max / mean", lambda p: p.balance, number),
         ("Hops that cross GPUs", lambda p: p.gpu_cut, percent),
         ("Hops that cross nodes", lambda p: p.node_cut, percent),

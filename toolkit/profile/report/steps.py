@@ -22,7 +22,7 @@ _GROUPS = 7
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepColumns:
     """Columns of `steps`: milliseconds, requests and distinct experts (mean over layers), [M]."""
 
     ms: NDArray[Any]
@@ -32,7 +32,7 @@ class Steps:
     """[M, F]: every column that is not the time, for the regression."""
 
 
-def columns(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> Steps | None:
+def columns(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> StepColumns | None:
     """The decode steps, or None when the profile has none with a time and a batch size."""
     import numpy as np
 
@@ -50,7 +50,9 @@ def columns(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> Steps | Non
     # step's time once more.
     causes = [i for i, name in enumerate(names) if name not in (SECONDS, "cpu_seconds")]
     keep = [i for i in causes if np.ptp(rows[:, i]) > 0]
-    return Steps(1e3 * rows[:, time], rows[:, batch], rows[:, len(names) :].mean(1), rows[:, keep])
+    return StepColumns(
+        1e3 * rows[:, time], rows[:, batch], rows[:, len(names) :].mean(1), rows[:, keep]
+    )
 
 
 def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -75,7 +77,7 @@ def section(profile: Profile, arrays: Mapping[str, NDArray[Any]]) -> str:
     return html.section("s-steps", title, "", figure, tables.latency(profile))
 
 
-def _takeaway(profile: Profile, steps: Steps) -> str:
+def _takeaway(profile: Profile, steps: StepColumns) -> str:
     slope, t = _slope(steps)
     if profile.latency.distinct is not None:
         # The profile's own fit does not follow stragglers; its term sums over the layers.
@@ -98,7 +100,7 @@ def _takeaway(profile: Profile, steps: Steps) -> str:
     return words + "."
 
 
-def _slope(steps: Steps) -> tuple[float, float]:
+def _slope(steps: StepColumns) -> tuple[float, float]:
     """ms for one more distinct expert a layer with all other columns equal, and its t value."""
     import numpy as np
 
@@ -112,7 +114,7 @@ def _slope(steps: Steps) -> tuple[float, float]:
     return float(found[-1] / scale[-1]), float(found[-1]) / (spread or 1e-12)
 
 
-def _shown(steps: Steps) -> tuple[NDArray[Any], float]:
+def _shown(steps: StepColumns) -> tuple[NDArray[Any], float]:
     """Indices of the steps that are drawn, and the highest time on the axis."""
     import numpy as np
 
@@ -121,7 +123,7 @@ def _shown(steps: Steps) -> tuple[NDArray[Any], float]:
     return inside[np.unique(np.linspace(0, len(inside) - 1, MOST).astype(int))], top
 
 
-def _against_distinct(steps: Steps) -> str:
+def _against_distinct(steps: StepColumns) -> str:
     import numpy as np
 
     shown, top = _shown(steps)
@@ -172,7 +174,7 @@ def _named(low: float, high: float) -> str:
     return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
 
 
-def _against_batch(steps: Steps) -> str:
+def _against_batch(steps: StepColumns) -> str:
     import numpy as np
 
     shown, top = _shown(steps)

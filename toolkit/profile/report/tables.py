@@ -1,7 +1,5 @@
 """Where the figures come from, and those that no picture shows."""
 
-from __future__ import annotations
-
 from toolkit.profile_folder.schema import LinearFit, Profile
 from toolkit.report import html
 from toolkit.report.numbers import count, number, percent, quantity

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
-    from toolkit.signatures.reader import Sample
+    from toolkit.signatures.reader import SignatureSample
 
 
 EVENT_S = 0.05
@@ -96,7 +96,7 @@ class Attempt:
         self._answers: UpstreamCall | None = None
         """The call whose answer is the client's."""
         self._posted_at = self._done_at = 0.0
-        self._sample: Sample | None = None
+        self._sample: SignatureSample | None = None
         self._view = view
 
     async def run(self, begin: Message) -> Answer | None:

@@ -17,7 +17,7 @@ from toolkit.router.eldr.refit_queue import Job
 from toolkit.router.eldr.refits import RefitError, in_thread, run_job
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.online import RefitWindow
-from toolkit.signatures.reader import Sample
+from toolkit.signatures.reader import SignatureSample
 
 log = logging.getLogger("toolkit.router")
 
@@ -66,7 +66,7 @@ class ClockRefits:
         """There is another fit to begin with."""
         self.moved = None
 
-    def observe(self, sample: Sample) -> None:
+    def observe(self, sample: SignatureSample) -> None:
         """A request that was routed."""
         serving = self._serving()
         if self._window is None or serving is None:

@@ -22,7 +22,7 @@ from toolkit.router.eldr.refits import Base, RefitError, in_thread, run_job
 from toolkit.signatures.calibrated import of_recent
 from toolkit.signatures.drift import DriftWatch
 from toolkit.signatures.nearness import Nearness
-from toolkit.signatures.reader import Sample
+from toolkit.signatures.reader import SignatureSample
 from toolkit.signatures.refits import Refit
 from toolkit.signatures.reservoir import Recent
 from toolkit.signatures.space import SignatureSpace
@@ -69,7 +69,7 @@ class DriftRefits:
             self._paused = on
             self.reset(Nearness(self.watch.expected, self.watch.expected_workers))
 
-    def observe(self, sample: Sample, serving: Centroids) -> None:
+    def observe(self, sample: SignatureSample, serving: Centroids) -> None:
         """A request that was routed by centroids: does it still fit?"""
         if self._assignment.fit is None:
             return

@@ -28,7 +28,7 @@ from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import ConfigError, RouterConfig
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import nearness
-from toolkit.signatures.reader import Sample, SignatureReader
+from toolkit.signatures.reader import SignatureReader, SignatureSample
 from toolkit.signatures.space import SignatureSpace
 
 log = logging.getLogger("toolkit.router")
@@ -147,11 +147,11 @@ class Locality(WorkerListener):
         if self._policy is not None:
             self._policy.maps = self._maps
 
-    def read(self, worker: str, event: PrefillDone) -> Sample | str:
+    def read(self, worker: str, event: PrefillDone) -> SignatureSample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
         return self.reader.read(worker, event.signature)
 
-    def observe(self, sample: Sample) -> None:
+    def observe(self, sample: SignatureSample) -> None:
         """A request that was routed by ELDR."""
         serving = self.serving
         if serving is not None:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, field_validator, model_validator
 from toolkit.contract.addresses import LOOPBACK, check_host
 from toolkit.settings.router.origins import check_origin
 from toolkit.settings.router.permissions import ALLOWABLE
-from toolkit.settings.rules import BOTH, OURS, Rule
+from toolkit.settings.rules import BOTH, OURS, KeyRule
 from toolkit.settings.section import Section, key
 
 
@@ -36,7 +36,7 @@ class Access(Section):
     cors: tuple[Annotated[str, AfterValidator(check_origin)], ...] = key(
         (),
         "origins whose web pages may use it (CORS), as `https://HOST`; `*`: all",
-        Rule(("toolkit",), "only our router answers web pages: use kind: toolkit, or remove it"),
+        KeyRule(("toolkit",), "only our router answers web pages: use kind: toolkit, or remove it"),
     )
 
     @field_validator("allow")

@@ -1,7 +1,5 @@
 """What the router bounds: requests, their silence, bodies, connections. Times are in seconds."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,12 +1,10 @@
 """How the router chooses workers: when, by which policies, and whom it moves later."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from toolkit.settings.router.classes import Classes
 from toolkit.settings.router.rebalance import Rebalance
-from toolkit.settings.rules import BOTH, EVERY, EXPERTS, OURS, PARKS, PD, Rule
+from toolkit.settings.rules import BOTH, EVERY, EXPERTS, OURS, PARKS, PD, KeyRule
 from toolkit.settings.section import Section, Share, Short, key
 
 Dispatch = Literal["late", "concurrent"]
@@ -36,7 +34,7 @@ class Choosing(Section):
     prefill_policy: str = key(
         "round_robin",
         "who picks the prefill worker",
-        Rule(BOTH.kinds, plain="set decode_policy, which plain uses"),
+        KeyRule(BOTH.kinds, plain="set decode_policy, which plain uses"),
     )
     decode_policy: str = key("shortest_queue", "who picks the decode worker", BOTH)
     profile: str | None = key(
@@ -49,7 +47,7 @@ class Choosing(Section):
     record: str | None = key(
         None,
         "file to which times and lengths of all requests go, for plan and simulate",
-        Rule(("toolkit",), "only our router records: use kind: toolkit, or remove it"),
+        KeyRule(("toolkit",), "only our router records: use kind: toolkit, or remove it"),
     )
     record_decisions: str | None = key(
         None,
@@ -68,11 +66,11 @@ class Choosing(Section):
         "auto",
         "how running requests get from one decode worker to another: `direct` (it sends their KV), "
         "`replay` (they are prefilled again), `auto` (directly where possible)",
-        Rule(("toolkit",), plain="plain workers move requests by replay alone: remove it"),
+        KeyRule(("toolkit",), plain="plain workers move requests by replay alone: remove it"),
     )
     rebalance: Annotated[Rebalance | None, Short("on", bool)] = key(
         None,
         "requests move between decode workers while they run; `true`: with the defaults, as with "
         "`decode.stages` in any case; `false`: never",
-        Rule(("toolkit",), plain=PD),
+        KeyRule(("toolkit",), plain=PD),
     )

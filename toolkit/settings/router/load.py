@@ -1,7 +1,5 @@
 """Read the router's own file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Origins of web pages, as a configuration names them."""
 
-from __future__ import annotations
-
 from yarl import URL
 
 ANY = "*"

@@ -1,7 +1,5 @@
 """What the operator can let clients do beyond plain requests: names of `allow`."""
 
-from __future__ import annotations
-
 ALLOWABLE: dict[str, str] = {
     "capture": "header x-toolkit-capture: the experts of a request go out on /toolkit/experts",
     "hidden_states": "return_hidden_states (needs SGLang's --return-hidden-states-mode)",

@@ -1,8 +1,6 @@
 """`rebalance`: which running requests the router moves by itself, and how often it makes a pass
 over all ranks."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, field_validator

@@ -11,7 +11,7 @@ from toolkit.policies import check_policy
 from toolkit.settings.router.access import Access
 from toolkit.settings.router.bounds import Bodies, Waits
 from toolkit.settings.router.choosing import Choosing
-from toolkit.settings.rules import BOTH, EVERY, OURS, Rule, rules_of
+from toolkit.settings.rules import BOTH, EVERY, OURS, KeyRule, rules_of
 from toolkit.settings.section import Port, Section, key
 
 SGLANG_DECODE = ("random", "round_robin", "cache_aware", "power_of_two", "manual")
@@ -19,7 +19,7 @@ SGLANG_POLICIES = {"prefill_policy": (*SGLANG_DECODE, "bucket"), "decode_policy"
 """What sglang_router 0.3.2 takes; a test compares."""
 
 
-class Kind(Section):
+class RouterKind(Section):
     """Which router, and where."""
 
     kind: Literal["toolkit", "sglang", "none"] = key(
@@ -35,14 +35,14 @@ class Kind(Section):
 
 
 # pydantic takes the fields of the last base first: a key is judged by `kind` and `dispatch`.
-class Router(Bodies, Waits, Choosing, Access, Kind):
+class Router(Bodies, Waits, Choosing, Access, RouterKind):
     """The public port. `says` tells a key that the file sets from a default: `dispatch`, and times
     that depend on the device (`toolkit.settings.devices`), are others where it is silent."""
 
     args: dict[str, Any] = key(
         {},
         "more sglang_router flags",
-        Rule(("sglang",), "only SGLang's router has flags: use kind: sglang, or remove them"),
+        KeyRule(("sglang",), "only SGLang's router has flags: use kind: sglang, or remove them"),
     )
     NEVER_EMPTY = frozenset({"kind", "host", "seed", "open", "allow", "args"})
 
@@ -66,7 +66,7 @@ class Router(Bodies, Waits, Choosing, Access, Kind):
     def _can_act(cls, value: Any, info: ValidationInfo) -> Any:
         kind = info.data.get("kind")
         if kind is not None and value is not None and value != {}:
-            rule = rules_of(cls, Rule)[str(info.field_name)]
+            rule = rules_of(cls, KeyRule)[str(info.field_name)]
             if why := wrong_router(str(info.field_name), rule, kind, info.data.get("dispatch")):
                 raise ValueError(why)
         return value
@@ -85,7 +85,7 @@ class Router(Bodies, Waits, Choosing, Access, Kind):
         return name
 
 
-def wrong_router(name: str, rule: Rule, kind: str, dispatch: str | None) -> str:
+def wrong_router(name: str, rule: KeyRule, kind: str, dispatch: str | None) -> str:
     """Why this kind of router has no use for the key; empty where it has. `dispatch`: as the file
     says."""
     if kind not in rule.kinds:

@@ -60,9 +60,9 @@ def load(text: str) -> CostModel:
     from toolkit.simulate.costs.linear import Linear
     from toolkit.simulate.documents import read
 
-    class Kernels(BaseModel):
+    class AicFile(BaseModel):
         model_config = ConfigDict(extra="forbid")
         aic: AicSpec
 
     data, _ = read_document(path)
-    return Aic(read(path, Kernels).aic) if "aic" in data else read(path, Linear)
+    return Aic(read(path, AicFile).aic) if "aic" in data else read(path, Linear)

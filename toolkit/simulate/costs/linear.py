@@ -50,7 +50,7 @@ class Prefill(_Strict):
     per_slice: Annotated[float, Field(ge=0)] = 0.0
 
 
-class Transfer(_Strict):
+class TransferCost(_Strict):
     """KV of one request: base + per_token * tokens."""
 
     base: Annotated[float, Field(ge=0)] = 0.0
@@ -64,7 +64,7 @@ class Linear(_Strict):
 
     decode: Decode
     prefill: Prefill
-    transfer: Transfer = Transfer()
+    transfer: TransferCost = TransferCost()
     machine: Machine = Machine()
     links: Links | None = None
 

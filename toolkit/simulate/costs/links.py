@@ -93,7 +93,7 @@ class Links(BaseModel):
 
     def seconds(self, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
         """[L] seconds of dispatch, work and combine for copies [L, G, 3] (own GPU, own node, other
-        nodes) as `toolkit.placement.alltoall.Sent` has them; combine goes the other way."""
+        nodes) as `toolkit.placement.alltoall.SentCopies` has them; combine goes the other way."""
         import numpy as np
 
         node, across = (np.stack([sent[..., kind], received[..., kind]], axis=2) for kind in (1, 2))

@@ -1,12 +1,10 @@
 """Step times as a profile measured them on the target hardware."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from toolkit.profile_folder import store
 from toolkit.profile_folder.schema import LinearFit
-from toolkit.simulate.costs.linear import Decode, Linear, Prefill, Transfer
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.errors import SimulateError
 
 
@@ -41,9 +39,9 @@ def of_profile(folder: str | Path) -> Linear:
             per_token=given["new tokens"],
             per_pair=given.get("new tokens x kv tokens", 0.0),
         ),
-        transfer=Transfer()
+        transfer=TransferCost()
         if moved is None
-        else Transfer(
+        else TransferCost(
             base=moved.latency_ms / 1e3,
             per_token=moved.bytes_per_token / (moved.bandwidth_gb_s * 1e9),
         ),

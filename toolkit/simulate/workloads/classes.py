@@ -1,7 +1,5 @@
 """`--ls-share`: classes for requests that have none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from toolkit.bench.classes import draws

@@ -1,7 +1,5 @@
 """Which request of a profile each simulated one behaves like."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Requests of a recorded trace, one at a time: a trace of any length needs no memory."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -26,7 +26,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Kind(_Strict):
+class RequestKind(_Strict):
     """One kind of request. `prompt` (of a first turn, or what a later one adds) and `answer`:
     median in tokens and standard deviation of the logarithm. `turns`: mean of a session, geometric;
     `pause`: mean seconds from a turn to the next one beyond its own answer. `late_share`: the share
@@ -44,13 +44,13 @@ class Kind(_Strict):
     best_effort: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @model_validator(mode="after")
-    def _classes_are_parts(self) -> Kind:
+    def _classes_are_parts(self) -> RequestKind:
         if self.urgent + self.best_effort > 1:
             raise ValueError("urgent and best_effort are shares of one kind: 1 at most together")
         return self
 
 
-class Traffic(_Strict):
+class TrafficModel(_Strict):
     """`rate`: requests a second in the mean (all turns). `clients` have rates that follow Zipf's
     law; `burst`: coefficient of variation of a client's gaps (Gamma; 1 is Poisson). `swing`: the
     rate goes up and down by this share once every `period` seconds. `longest`: prompt and answer
@@ -58,7 +58,7 @@ class Traffic(_Strict):
 
     rate: float = Field(gt=0)
     seconds: float = Field(gt=0)
-    kinds: tuple[Kind, ...] = Field(min_length=1)
+    kinds: tuple[RequestKind, ...] = Field(min_length=1)
     clients: Annotated[int, Field(ge=1)] = 50
     burst: Annotated[float, Field(gt=0)] = 1.0
     swing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -66,22 +66,22 @@ class Traffic(_Strict):
     longest: tuple[int, int] = (32_768, 8_192)
 
     @model_validator(mode="after")
-    def _some_share(self) -> Traffic:
+    def _some_share(self) -> TrafficModel:
         for done in (0.0, 1.0):
             if not any(_shares(self.kinds, done)):
                 raise ValueError("at least one kind needs a share above 0, at any time")
         return self
 
 
-CONVERSATION = Kind(
+CONVERSATION = RequestKind(
     name="conversation", share=1.0, prompt=(1020.0, 1.0), answer=(129.0, 1.0), turns=1.0
 )
 """Lengths as in Azure's LLM inference trace 2023, conversation (Splitwise, arXiv 2311.18677)."""
 
 
-def azure_like(rate: float, seconds: float) -> Traffic:
+def azure_like(rate: float, seconds: float) -> TrafficModel:
     """Azure's conversation load: 19,366 requests in an hour are a rate of 5.4."""
-    return Traffic(
+    return TrafficModel(
         rate=rate, seconds=seconds, kinds=(CONVERSATION,), burst=1.3, longest=(14_000, 1_500)
     )
 
@@ -91,7 +91,7 @@ class _Session:
 
     __slots__ = ("blocks", "kind", "left", "said", "tag", "user")
 
-    def __init__(self, kind: Kind, user: str, left: int, tag: int) -> None:
+    def __init__(self, kind: RequestKind, user: str, left: int, tag: int) -> None:
         self.kind = kind
         self.user = user
         self.left = left
@@ -100,7 +100,7 @@ class _Session:
         self.tag = tag
 
 
-def generate(traffic: Traffic, seed: int = 0) -> Iterator[Request]:
+def generate(traffic: TrafficModel, seed: int = 0) -> Iterator[Request]:
     """The requests in order of arrival, one at a time; equal seeds give equal traffic."""
     source = random.Random(f"traffic-{seed}")
     kinds = traffic.kinds
@@ -139,12 +139,12 @@ def generate(traffic: Traffic, seed: int = 0) -> Iterator[Request]:
             heappush(upcoming, (now + request.output / 50 + pause, sequence, who))
 
 
-def _swung(traffic: Traffic, now: float) -> float:
+def _swung(traffic: TrafficModel, now: float) -> float:
     """The share of arrivals that are kept now: 1 - swing / 2 in the mean of a whole period."""
     return 1 - traffic.swing * (1 + sin(2 * pi * now / traffic.period)) / 2
 
 
-def _shares(kinds: Sequence[Kind], done: float) -> list[float]:
+def _shares(kinds: Sequence[RequestKind], done: float) -> list[float]:
     """Of each kind, when that much of the time is over."""
     return [
         k.share if k.late_share is None else k.share + (k.late_share - k.share) * done
@@ -152,12 +152,12 @@ def _shares(kinds: Sequence[Kind], done: float) -> list[float]:
     ]
 
 
-def _mean_turns(kinds: Sequence[Kind], done: float) -> float:
+def _mean_turns(kinds: Sequence[RequestKind], done: float) -> float:
     shares = _shares(kinds, done)
     return sum(s * k.turns for s, k in zip(shares, kinds, strict=True)) / sum(shares)
 
 
-def _turns(kind: Kind, source: random.Random) -> int:
+def _turns(kind: RequestKind, source: random.Random) -> int:
     """Geometric, 1 or more, with this mean."""
     turns = 1
     while source.random() > 1 / kind.turns:
@@ -166,7 +166,7 @@ def _turns(kind: Kind, source: random.Random) -> int:
 
 
 def _turn(
-    session: _Session, number: int, now: float, traffic: Traffic, source: random.Random
+    session: _Session, number: int, now: float, traffic: TrafficModel, source: random.Random
 ) -> Request:
     kind = session.kind
     new, answer = (
@@ -196,7 +196,7 @@ def _turn(
     )
 
 
-def _class(kind: Kind, source: random.Random) -> RequestClass:
+def _class(kind: RequestKind, source: random.Random) -> RequestClass:
     if not kind.urgent and not kind.best_effort:
         return RequestClass.STANDARD
     drawn = source.random()
@@ -206,6 +206,6 @@ def _class(kind: Kind, source: random.Random) -> RequestClass:
     return RequestClass.BEST_EFFORT if effort else RequestClass.STANDARD
 
 
-def mixed(shares: Mapping[str, float], base: Kind) -> tuple[Kind, ...]:
+def mixed(shares: Mapping[str, float], base: RequestKind) -> tuple[RequestKind, ...]:
     """`base` once for each label (a domain, a language), with that share."""
     return tuple(base.model_copy(update={"name": n, "share": s}) for n, s in shares.items())

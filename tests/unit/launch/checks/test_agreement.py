@@ -1,7 +1,5 @@
 """Prefill and decode must agree on the shape of KV."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

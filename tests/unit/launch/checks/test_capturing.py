@@ -1,7 +1,5 @@
 """Settings under which SGLang's capturer keeps wrong experts, as SGLang itself reads the flags."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models that the CPU engine cannot run are refused before a worker starts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,21 +1,18 @@
 """`prefill.preempt` of a deployment file: what it becomes, and what does not go with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.launch.stand_ins import deployment, tiny_model
+from tests.unit.settings.written import problems_of
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.variables import PAUSE_VARIABLE, PREEMPT_VARIABLE
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.preempting import preempting
-from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.settings.load import load_deployment
 from toolkit.settings.router.config import RouterConfig
 
 CLASSES: dict[str, Any] = {"classes": {}}
@@ -130,9 +127,5 @@ def test_where_only_chunks_can_be_stopped_it_says_so(
     ],
 )
 def test_mistakes_are_found_with_their_line(tmp_path: Path, line: str, at: str, said: str) -> None:
-    file = tmp_path / "d.yaml"
-    file.write_text(f"name: a\n{line}\n")
-    with pytest.raises(LaunchError) as caught:
-        load_deployment(file)
-    (problem,) = caught.value.problems
-    assert "d.yaml:2: " in str(problem) and at in str(problem) and said in str(problem)
+    (problem,) = problems_of(tmp_path, line)
+    assert problem.startswith("2: ") and at in problem and said in problem

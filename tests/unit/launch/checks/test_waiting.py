@@ -1,7 +1,5 @@
 """`prefill.waiting` of a deployment file: what it becomes, and what does not go with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +7,13 @@ import pytest
 
 from patches.pd.waiting_queue import wanted
 from tests.unit.launch.stand_ins import deployment, tiny_model
+from tests.unit.settings.written import problems_of
 from toolkit.contract.variables import WAITING_VARIABLE
 from toolkit.contract.waiting import Waiting
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.waiting import PARKED, waiting
-from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
-from toolkit.settings.load import load_deployment
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +111,5 @@ def test_flags_that_do(model: Path) -> None:
     ],
 )
 def test_mistakes_are_found_with_their_line(tmp_path: Path, line: str, at: str, said: str) -> None:
-    file = tmp_path / "d.yaml"
-    file.write_text(f"name: a\n{line}\n")
-    with pytest.raises(LaunchError) as caught:
-        load_deployment(file)
-    (problem,) = caught.value.problems
-    assert "d.yaml:2: " in str(problem) and at in str(problem) and said in str(problem)
+    (problem,) = problems_of(tmp_path, line)
+    assert problem.startswith("2: ") and at in problem and said in problem

@@ -1,7 +1,5 @@
 """The CPU's decode attention: that of one request at a time, wherever its slots lie."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

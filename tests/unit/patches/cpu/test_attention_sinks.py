@@ -1,7 +1,5 @@
 """Attention with sinks and windows on the CPU, against sums that are written out."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

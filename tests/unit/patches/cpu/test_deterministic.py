@@ -1,7 +1,5 @@
 """Kernels whose rows do not depend on the rows beside them, and the hash behind a seed."""
 
-from __future__ import annotations
-
 import struct
 from itertools import product
 
@@ -87,10 +85,6 @@ def test_the_hash_is_that_of_seed_position_and_column(seeds: list[int], position
 
 
 SAMPLED = """
-import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from types import SimpleNamespace
 import torch
 import patches

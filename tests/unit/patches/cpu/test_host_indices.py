@@ -1,7 +1,5 @@
 """A sender is not asked to wait for CUDA events on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.cpu import host_indices

@@ -1,7 +1,5 @@
 """KV rows that travel between the CPU worker's two pools."""
 
-from __future__ import annotations
-
 import pytest
 
 from patches.cpu.host_transfer import transfer

@@ -1,17 +1,10 @@
 """Schedulers that compute nothing, with SGLang's real sleeper on a real socket."""
 
-from __future__ import annotations
-
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import json, sys, threading, time
+import json, threading, time
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
 from patches.cpu import idle
@@ -71,10 +64,8 @@ print("say", json.dumps(found))
 
 
 def test_they_sleep_until_a_request_comes_and_while_there_is_nothing_to_compute() -> None:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (line,) = [each for each in done.stdout.splitlines() if each.startswith("say ")]
-    assert json.loads(line.removeprefix("say ")) == {
+    found = found_by(CODE)
+    assert found == {
         "transferring": True,
         "idle": True,
         "computing": True,

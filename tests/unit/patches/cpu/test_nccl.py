@@ -1,7 +1,5 @@
 """SGLang's ranks on a CPU go on without NCCL, though torch brought the library."""
 
-from __future__ import annotations
-
 from tests.sglang_python import run_python
 
 # A library that loads, as beside a CUDA build of torch; without the patch SGLang calls it.

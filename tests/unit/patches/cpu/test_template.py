@@ -1,7 +1,5 @@
 """The process that a CPU worker's processes are forked from, with small ones of our own."""
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

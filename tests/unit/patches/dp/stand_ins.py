@@ -1,7 +1,5 @@
 """What SGLang's DP controller sees of ranks and requests, made up."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import dataclass, field
 from typing import Any

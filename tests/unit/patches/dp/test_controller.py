@@ -1,8 +1,6 @@
 """SGLang's real DP controller with our hooks, over real sockets and snapshots; only the schedulers
 behind it are played, by this test."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -16,9 +14,6 @@ COMMON = """
 import json, os, sys, threading, time
 from array import array
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from patches.base import Process, enter
 enter(Process.CONTROLLER)
 import patches
@@ -261,11 +256,7 @@ def test_without_a_policy_of_ours_it_is_sglangs_own_but_does_not_poll() -> None:
 
 
 COUNTED = """
-import sys
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from patches.base import Process, enter
 enter(Process.SCHEDULER)
 import patches
@@ -312,10 +303,6 @@ def test_a_scheduler_says_what_it_has_received(policy: str, expected: list[str])
 
 
 BROKEN = """
-import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 {breakage}
 from patches.dp import controller_process
 class Pipe:
@@ -357,10 +344,6 @@ def test_an_intact_controller_reports_its_patches() -> None:
 
 
 STARTER = """
-import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 {breakage}
 import patches
 patches.register()

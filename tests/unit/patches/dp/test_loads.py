@@ -1,7 +1,5 @@
 """What the DP controller makes of load snapshots: good, late, lost, stale and impossible ones."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import replace
 from math import inf, nan

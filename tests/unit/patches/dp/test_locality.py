@@ -1,8 +1,6 @@
 """A decode worker's DP controller with ELDR: signatures come by themselves, requests wait for them,
 and never for long."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -165,8 +163,7 @@ def counts_like(centroid: int) -> np.ndarray:
     weights = known.space.weights[known.space.kept].reshape(-1)
     row = known.centroids[centroid]
     counts = np.divide(row, weights, out=np.zeros_like(row), where=weights > 1e-6)
-    result: np.ndarray = np.rint(200 * counts / counts.max()).astype(np.int64)
-    return result
+    return np.rint(200 * counts / counts.max()).astype(np.int64)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """`--load-balance-method` with our names: what SGLang gets to see, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The prefill's rank reaches the bootstrap server that decode asks, whatever happens on the way."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -71,9 +69,6 @@ def request(**changed: Any) -> SimpleNamespace:
 
 SENDER = """
 import json, sys, threading, time
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import patches
 from patches.base import Process, enter
 enter(Process.SCHEDULER)

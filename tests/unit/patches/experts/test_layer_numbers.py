@@ -1,7 +1,5 @@
 """Routers without a layer number get that of their name; who cannot is refused."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The signature cache against plain counting: any slots, any mask, unknown rows, both widths."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 from typing import Any

@@ -1,17 +1,10 @@
 """Who is to blame for a message that cannot be converted, in SGLang's own handler."""
 
-from __future__ import annotations
-
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import asyncio, json, sys
+import asyncio, json
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from patches.base import install
 from patches.http import message_answers
 from sglang.srt.entrypoints.openai import serving_chat
@@ -38,9 +31,7 @@ print(json.dumps(found))
 
 
 def test_a_client_s_mistake_is_told_and_a_server_s_is_not() -> None:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = found_by(CODE)
     for stream in (False, True):
         status, body = found[f"wrong {stream}"]
         error = {"type": "invalid_request_error", "message": "roles must alternate"}

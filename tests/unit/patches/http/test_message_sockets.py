@@ -1,20 +1,14 @@
 """Strangers at the ports of SGLang's message sockets: its own functions, real sockets."""
 
-from __future__ import annotations
-
-import json
 from typing import Any
 
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import json, socket, sys, time
+import json, socket, time
 from functools import partial
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import zmq
 from sglang.srt.utils import network
 from patches.http import message_sockets
@@ -67,10 +61,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return found_by(CODE)
 
 
 def test_whoever_does_not_speak_the_protocol_takes_nothing(found: dict[str, Any]) -> None:

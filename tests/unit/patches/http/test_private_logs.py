@@ -1,7 +1,5 @@
 """What a worker logs of requests: real messages of SGLang's own code."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

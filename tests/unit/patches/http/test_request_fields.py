@@ -1,7 +1,5 @@
 """The checks of a request read no field that is not in the patch's contract."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 

@@ -1,7 +1,5 @@
 """What is wrong with a request ends as its own error: in the scheduler's hook and before it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from array import array

@@ -1,7 +1,5 @@
 """Each value that a scheduler could not use is refused, with words; ordinary ones pass."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -98,18 +96,15 @@ PASSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 CHECK = """
 import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import json
 from array import array
-from patches.http.request_values import Limits, wrong
+from patches.http.request_values import RequestLimits, wrong
 from sglang.srt.managers.io_struct import SessionParams, TokenizedGenerateReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 from toolkit.embedded import model_path
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(model_path())
-limits = Limits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, calls=True)
+limits = RequestLimits(vocabulary=8192, context=4096, hidden=192, disaggregated=True, calls=True)
 cases = eval(sys.stdin.read(), {"nan": float("nan"), "inf": float("inf")})
 found = []
 for sampling, fields in cases:
@@ -138,8 +133,7 @@ def verdicts() -> list[str | None]:
     done = run_python(CHECK, given=repr(cases))
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-    found: list[str | None] = json.loads(line[6:])
-    return found
+    return json.loads(line[6:])
 
 
 def test_what_a_scheduler_cannot_use_is_refused_with_words(verdicts: list[str | None]) -> None:

@@ -1,7 +1,5 @@
 """Which pattern ends an answer, after which of its tokens, and how little is looked at for it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,9 +1,6 @@
 """A worker's key: SGLang's own application behind it, and who in a run gets it."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from patches.base import Process
 from patches.http.worker_key import PATCH, SCHEDULER_PATCH, KeyCheck
 from patches.registry import patches_for
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 KEY = "the-run's-own"
@@ -72,10 +69,7 @@ def test_only_a_worker_with_a_key_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 SERVED = """
-import asyncio, json, os, sys, threading, http.server, urllib.error, urllib.request
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
+import asyncio, json, os, threading, http.server, urllib.error, urllib.request
 import patches
 patches.register()
 from sglang.srt.entrypoints import http_server
@@ -166,10 +160,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     """SGLang's own HTTP application with all patches, asked over ASGI; no model."""
-    finished = run_python(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return result
+    return found_by(SERVED, **{WORKER_KEY_VARIABLE: "key-of-the-run"})
 
 
 def test_every_route_of_sglang_wants_the_key(served: dict[str, Any]) -> None:

@@ -2,8 +2,6 @@
 ends. The scheduler is a stand-in; pages, polls and rows of metadata are SGLang's own, so this runs
 where SGLang can be imported (`test_outgoing`)."""
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from types import SimpleNamespace
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from patches.move import copying, held, outgoing, row, traffic
 from patches.move.copying import Outgoing, StepTimes
 from patches.move.outgoing import advance, end, leave
-from patches.move.traffic import Traffic
+from patches.move.traffic import MoveTraffic
 from patches.scheduler_state import current
 from toolkit.contract.events import decode, encode
 from toolkit.contract.move_orders import End, Send
@@ -33,7 +31,7 @@ class Sender:
 
         self.kinds = KVPoll
         self.says = KVPoll.Bootstrapping
-        self.traffic = Traffic()
+        self.traffic = MoveTraffic()
         self.kv_mgr = SimpleNamespace(toolkit_traffic=self.traffic, kv_item_lens_sum=PAGE_BYTES)
         self.room = 0
         self.slow = False

@@ -1,8 +1,6 @@
 """A target puts the tokens that it heard of in place of their placeholders and gives the rest of
 the places back, or ends the request."""
 
-from __future__ import annotations
-
 from array import array
 from types import SimpleNamespace
 from typing import Any

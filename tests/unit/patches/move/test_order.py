@@ -1,7 +1,5 @@
 """Orders about requests that move: what is none is refused with the reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

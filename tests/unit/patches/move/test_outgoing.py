@@ -1,7 +1,5 @@
 """`outgoing_cases` in a process that SGLang can be imported in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.sglang_python import run_python
@@ -9,9 +7,6 @@ from tests.sglang_python import run_python
 CASES = Path(__file__).with_name("outgoing_cases.py")
 CODE = f"""
 import sys
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-library = declare_torchvision_operators()
 import sglang.srt.disaggregation.utils
 import pytest
 sys.exit(pytest.main([{str(CASES)!r}, "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]))

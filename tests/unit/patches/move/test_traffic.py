@@ -1,14 +1,12 @@
 """What was sent of a move is known when its thread is done with it, and not before."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from patches.move.traffic import Observed, Traffic
+from patches.move.traffic import MoveTraffic, Observed
 
 
 @dataclass
@@ -25,7 +23,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_chunk_is_on_its_way_until_its_thread_asks_for_the_next() -> None:
-    traffic, queue = Traffic(), SimpleQueue[Chunk | None]()
+    traffic, queue = MoveTraffic(), SimpleQueue[Chunk | None]()
     put = Observed(queue, traffic)
 
     def work() -> None:

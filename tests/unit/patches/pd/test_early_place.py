@@ -1,17 +1,10 @@
 """What a decode rank does with what came while a step runs."""
 
-from __future__ import annotations
-
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import json, sys
+import json
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import msgspec, time, zmq
 from sglang.srt.managers.io_struct import AbortReq, TokenizedGenerateReqInput
 from patches.pd import early_place
@@ -97,7 +90,7 @@ print(json.dumps(found))
 
 
 def test_requests_get_places_and_nothing_overtakes_what_is_not_one() -> None:
-    found = json.loads(run_python(CODE).stdout.splitlines()[-1])
+    found = found_by(CODE)
     assert found == {
         "nobody": [[], []],
         "two": [["a", "b"], ["place of b"]],

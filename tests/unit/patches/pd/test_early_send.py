@@ -1,17 +1,10 @@
 """Who sends a parked request's KV: the thread that hears of its decode worker, or the scheduler."""
 
-from __future__ import annotations
-
-import json
-
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import json, sys, threading
+import json, threading
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import torch
 from sglang.srt.disaggregation.base.conn import KVPoll
 from patches.pd import early_send
@@ -94,11 +87,9 @@ print("say", json.dumps(found))
 
 
 def test_a_request_is_sent_once_by_whoever_comes_first() -> None:
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (line,) = [each for each in done.stdout.splitlines() if each.startswith("say ")]
+    found = found_by(CODE)
     failed, waiting = 0, 2
-    assert json.loads(line.removeprefix("say ")) == {
+    assert found == {
         "nobody has asked": [["theirs", True, [1]], True],
         # Tokens 4..9 lie in slots 24..29: pages 12, 13, 14.
         "asked": [[[[12, 13, 14], [], 6]], [3, 3], [waiting]],

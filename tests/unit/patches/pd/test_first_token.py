@@ -1,20 +1,13 @@
 """Which first tokens a prefill worker tells, on SGLang's own requests."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import json, sys
+import json
 from array import array
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from sglang.srt import runtime_context
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -111,10 +104,7 @@ HELD = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, object]:
-    finished = run_python(CODE)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    answer: dict[str, object] = json.loads(finished.stdout.splitlines()[-1])
-    return answer
+    return found_by(CODE)
 
 
 @pytest.mark.parametrize("case", HELD)

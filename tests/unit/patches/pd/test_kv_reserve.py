@@ -1,7 +1,5 @@
 """What a request needs to be let in, on a queue that has SGLang's reserve."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A finished prefill is not released before its KV is sent, as SGLang from 0.5.22 on would do."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,21 +1,15 @@
 """A request for one token ends on its prefill worker, on SGLang's own requests."""
 
-from __future__ import annotations
-
-import json
 from typing import Any
 
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 CODE = """
-import json, sys
+import json
 from array import array
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from sglang.srt import runtime_context
 from sglang.srt.disaggregation import prefill
 from sglang.srt.managers.schedule_batch import Req
@@ -76,10 +70,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    finished = run_python(CODE)
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    answer: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return answer
+    return found_by(CODE)
 
 
 def test_each_ends_as_a_decode_worker_would_end_it(found: dict[str, Any]) -> None:

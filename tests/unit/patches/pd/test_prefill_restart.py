@@ -1,7 +1,5 @@
 """When a decode worker forgets a prefill worker's address."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether the process behind a socket is still the same one, with real sockets."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

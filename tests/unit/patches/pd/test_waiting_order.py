@@ -1,7 +1,5 @@
 """The order of a waiting queue, without SGLang: stamps, matches, priorities, the shared clock."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import chain

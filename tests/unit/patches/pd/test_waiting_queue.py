@@ -1,22 +1,16 @@
 """The waiting queue's hook on SGLang's own SchedulePolicy, Req and radix cache, in one process of
 its own (importing SGLang takes some seconds)."""
 
-from __future__ import annotations
-
-import json
 from typing import Any
 
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 SCENARIOS = r"""
-import json, random, sys
+import json, random
 from array import array
 from types import SimpleNamespace
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 import patches
 from patches.environment import installed
 patches.register()
@@ -161,10 +155,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_python(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return found_by(SCENARIOS, TOOLKIT_WAITING="sjf:5", OMP_NUM_THREADS="1")
 
 
 def test_the_hook_is_in(found: dict[str, Any]) -> None:

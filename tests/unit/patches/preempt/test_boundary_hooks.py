@@ -1,7 +1,5 @@
 """Looks between layers: a model may name what it calls a layer with, or not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

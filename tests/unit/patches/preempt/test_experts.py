@@ -1,7 +1,5 @@
 """Looks between the experts of a layer: how many, and that they change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,12 +1,8 @@
 """A placed model that hands no dispatch information to its router gets it, on a GPU."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 
-from tests.sglang_python import run_python
+from tests.sglang_python import found_by
 
 pytestmark = pytest.mark.sglang
 
@@ -56,7 +52,7 @@ print(json.dumps({
 
 
 def test_ids_follow_the_map_where_there_is_one() -> None:
-    found = json.loads(run_python(SCRIPT).stdout.strip().splitlines()[-1])
+    found = found_by(SCRIPT)
     plain = [[0, 1], [2, 0]]
     assert found == {
         "placed": [[2, 0], [1, 2]],

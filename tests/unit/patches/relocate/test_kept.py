@@ -1,7 +1,5 @@
 """The file with the last complete map, and the flags of the next start."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

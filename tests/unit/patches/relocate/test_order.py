@@ -1,7 +1,5 @@
 """Bodies of orders, and what a rank says of their rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers that share a GPU: all start, and each takes memory when the ones before it have it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap
@@ -108,9 +106,6 @@ def test_a_worker_has_its_memory_when_one_of_its_lives_has_it(
 HOOKED = """
 import os, sys
 from pathlib import Path
-from patches.stubs import CPU_STUBS, declare_torchvision_operators
-sys.path.insert(0, str(CPU_STUBS))
-declare_torchvision_operators()
 from patches import base
 base.enter(base.Process.SCHEDULER)
 import sglang.srt.managers.scheduler as module

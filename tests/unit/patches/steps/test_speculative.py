@@ -1,7 +1,5 @@
 """A worker with speculative decoding does not start."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """When a batch stood still, noted on it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from patches.steps.stops import Stop, note, stops_of

@@ -1,7 +1,5 @@
 """What a forward should take, by what those before it took."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

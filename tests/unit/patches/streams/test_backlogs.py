@@ -1,9 +1,5 @@
 """A listener that does not read costs a worker so many bytes at most, and others nothing."""
 
-from __future__ import annotations
-
-import asyncio
-
 import pytest
 
 from patches.streams import expert_stream, outlet
@@ -14,30 +10,26 @@ from toolkit.contract.frames import PingHead
 MIB = 2**20
 
 
-def test_who_reads_no_experts_is_cut_off_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_no_experts_is_cut_off_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expert_stream, "MAX_BACKLOG_BYTES", 8 * MIB)
-
-    async def check() -> None:
-        hub = ExpertHub(lambda steps: None)
-        deaf, reader = hub.subscribe(0.0), hub.subscribe(0.5)
-        for listener in (deaf, reader):
-            await anext(listener)
-        heard = most = 0
-        for _ in range(40):
-            hub.publish(PingHead(), b"x" * MIB)
-            heard += len(await anext(reader)) > MIB
-            most = max([most, *(each.size for each in hub._listeners)])
-        assert heard == 40
-        assert most <= 8 * MIB + 1024
-        assert hub.share == 0.5 and len(hub._listeners) == 1
-        got = [frame async for frame in deaf]
-        assert 6 <= len(got) < 9  # what waited, and then its end
-        # A frame that alone is larger than the bound gets through, as nothing else waits.
-        hub.publish(PingHead(), b"x" * 9 * MIB)
-        assert len(await anext(reader)) > 9 * MIB
-        assert [each.size for each in hub._listeners] == [0]
-
-    asyncio.run(check())
+    hub = ExpertHub(lambda steps: None)
+    deaf, reader = hub.subscribe(0.0), hub.subscribe(0.5)
+    for listener in (deaf, reader):
+        await anext(listener)
+    heard = most = 0
+    for _ in range(40):
+        hub.publish(PingHead(), b"x" * MIB)
+        heard += len(await anext(reader)) > MIB
+        most = max([most, *(each.size for each in hub._listeners)])
+    assert heard == 40
+    assert most <= 8 * MIB + 1024
+    assert hub.share == 0.5 and len(hub._listeners) == 1
+    got = [frame async for frame in deaf]
+    assert 6 <= len(got) < 9  # what waited, and then its end
+    # A frame that alone is larger than the bound gets through, as nothing else waits.
+    hub.publish(PingHead(), b"x" * 9 * MIB)
+    assert len(await anext(reader)) > 9 * MIB
+    assert [each.size for each in hub._listeners] == [0]
 
 
 def test_lines_that_nobody_takes_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The event stream on its own thread: a real uvicorn, whose loop is held up; no SGLang."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import socket
@@ -55,8 +53,7 @@ class Worker:
             return PlainTextResponse("ok")
 
         async def passed_on(request: Request, follow: Any) -> Response:
-            answer: Response = await follow(request)
-            return answer
+            return await follow(request)
 
         routes = [Route(EVENTS, events), Route("/hold", hold)]
         # SGLang puts one around all when it has metrics or keys: it has a task and a `send` of its

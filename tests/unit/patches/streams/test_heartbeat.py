@@ -1,7 +1,5 @@
 """What a scheduler says of itself, round by round."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +9,15 @@ import pytest
 from patches.scheduler_state import current
 from patches.steps.usual_times import UsualTimes
 from patches.streams import heartbeat as patch
-from patches.streams.heartbeat import KEPT, Rounds
+from patches.streams.heartbeat import KEPT, SchedulerProgress
 from toolkit.contract import heartbeat
-from toolkit.contract.heartbeat import Beat, Heartbeat
+from toolkit.contract.heartbeat import Beat, HeartbeatFile
 from toolkit.contract.variables import HEARTBEAT_VARIABLE
 
 
 @pytest.fixture
-def rounds(tmp_path: Path) -> Rounds:
-    return Rounds(Heartbeat(tmp_path / "scheduler-0"), UsualTimes(shapes=False))
+def rounds(tmp_path: Path) -> SchedulerProgress:
+    return SchedulerProgress(HeartbeatFile(tmp_path / "scheduler-0"), UsualTimes(shapes=False))
 
 
 def said(tmp_path: Path) -> Beat:
@@ -29,7 +27,7 @@ def said(tmp_path: Path) -> Beat:
 
 
 def test_a_forward_is_announced_before_it_begins_and_until_its_result_is_processed(
-    rounds: Rounds, tmp_path: Path
+    rounds: SchedulerProgress, tmp_path: Path
 ) -> None:
     rounds.round()
     assert said(tmp_path) == Beat(1)
@@ -42,7 +40,9 @@ def test_a_forward_is_announced_before_it_begins_and_until_its_result_is_process
     assert said(tmp_path).expected_s == pytest.approx(4.0)
 
 
-def test_of_forwards_that_overlap_the_longest_counts(rounds: Rounds, tmp_path: Path) -> None:
+def test_of_forwards_that_overlap_the_longest_counts(
+    rounds: SchedulerProgress, tmp_path: Path
+) -> None:
     for number, decode in ((1, False), (2, True)):
         rounds.begin(number, decode, 10, now=0.0)
         rounds.end(number, now=0.5)
@@ -54,7 +54,7 @@ def test_of_forwards_that_overlap_the_longest_counts(rounds: Rounds, tmp_path: P
 
 
 def test_one_that_nobody_can_foresee_counts_before_all_others(
-    rounds: Rounds, tmp_path: Path
+    rounds: SchedulerProgress, tmp_path: Path
 ) -> None:
     rounds.begin(1, decode=False, tokens=10, now=0.0)
     rounds.end(1, now=0.5)
@@ -63,7 +63,7 @@ def test_one_that_nobody_can_foresee_counts_before_all_others(
     assert said(tmp_path)[2:] == ("first decode step", 0.0)
 
 
-def test_a_result_that_never_comes_is_forgotten(rounds: Rounds, tmp_path: Path) -> None:
+def test_a_result_that_never_comes_is_forgotten(rounds: SchedulerProgress, tmp_path: Path) -> None:
     rounds.begin(1, decode=False, tokens=10, now=0.0)
     for number in range(2, 3 + KEPT):
         rounds.begin(number, decode=True, tokens=1, now=0.0)
@@ -76,7 +76,7 @@ def test_a_result_that_never_comes_is_forgotten(rounds: Rounds, tmp_path: Path) 
 
 
 def test_an_order_is_announced_and_a_request_is_not(
-    rounds: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rounds: SchedulerProgress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(current(), "rounds", rounds)
     seen: list[Beat] = []

@@ -1,7 +1,5 @@
 """Servers whose connections cannot be taken over are refused before they serve."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

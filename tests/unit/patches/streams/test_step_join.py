@@ -1,7 +1,5 @@
 """Distinct experts of ranks that share them: the union over the ranks of each step."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """When a best-effort pass yields: the shipped policies, one's own, and the bounds around them."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

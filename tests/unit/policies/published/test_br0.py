@@ -1,7 +1,5 @@
 """BR-0 as published, worked out by hand; and nobody goes for having waited, in BR-H neither."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

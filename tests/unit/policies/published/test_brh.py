@@ -1,7 +1,5 @@
 """BR-H as published, worked out by hand beside ours with the same weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

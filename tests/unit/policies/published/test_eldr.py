@@ -1,7 +1,5 @@
 """ELDR as published and as its authors' program has it, worked out by hand beside ours."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gimbal's Algorithm 1 as published, worked out by hand beside ours."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

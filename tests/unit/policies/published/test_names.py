@@ -1,7 +1,5 @@
 """Published rules are chosen by name wherever a policy is."""
 
-from __future__ import annotations
-
 import pytest
 
 from toolkit.bench.compare import Arm

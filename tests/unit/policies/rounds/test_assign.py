@@ -1,7 +1,5 @@
 """What every assigner must keep to, whatever it is told of the ranks."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable

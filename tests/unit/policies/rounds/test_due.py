@@ -1,7 +1,5 @@
 """When a round is due: soon enough for whoever waits, and never while nobody does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

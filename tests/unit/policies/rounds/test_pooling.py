@@ -1,7 +1,5 @@
 """The pool is a word before a policy's name, and nothing else of the policy changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

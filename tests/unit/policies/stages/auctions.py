@@ -1,26 +1,24 @@
 """Instances for tests of the mover, and the world after its moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Instance, Move, Running
+from toolkit.policies.stages.moving import Instance, PlannedMove, RunningRequest
 
 
 def holding(
     rank: int, lengths: Iterable[int], stage: int = 0, free: int = 100_000, **more: object
 ) -> Instance:
     """Requests are called (rank, place)."""
-    running = tuple(Running((rank, i), length) for i, length in enumerate(lengths))
+    running = tuple(RunningRequest((rank, i), length) for i, length in enumerate(lengths))
     made = Instance(rank, stage, running, free_tokens=free, slots_free=100)
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def begun(instances: Sequence[Instance], moves: Sequence[Move]) -> list[Instance]:
+def begun(instances: Sequence[Instance], moves: Sequence[PlannedMove]) -> list[Instance]:
     """The moves are on their way."""
     now = {each.rank: each for each in instances}
     for move in moves:
@@ -40,7 +38,7 @@ def begun(instances: Sequence[Instance], moves: Sequence[Move]) -> list[Instance
     return [now[each.rank] for each in instances]
 
 
-def ended(instances: Sequence[Instance], moves: Sequence[Move]) -> list[Instance]:
+def ended(instances: Sequence[Instance], moves: Sequence[PlannedMove]) -> list[Instance]:
     """The moves were made, and are over."""
     now = {each.rank: each for each in begun(instances, moves)}
     for move in moves:
@@ -80,7 +78,9 @@ def auctions(draw: st.DrawFn, layout: Layout | None) -> list[Instance]:
     for rank in range(draw(st.integers(1, 6))):
         lengths = draw(st.lists(st.integers(1, 600), max_size=8))
         running = tuple(
-            Running((rank, i), length, draw(st.integers(0, 4)) > 0, draw(st.integers(0, 6)) == 0)
+            RunningRequest(
+                (rank, i), length, draw(st.integers(0, 4)) > 0, draw(st.integers(0, 6)) == 0
+            )
             for i, length in enumerate(lengths)
         )
         moving = sum(each.moving for each in running)

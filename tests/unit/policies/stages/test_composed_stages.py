@@ -1,7 +1,5 @@
 """Stage filter, then locality band, barrier score and user: each decides inside the one before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,12 +1,10 @@
 """Ranges and ranks of stages, and what is wrong with a layout in words."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.policies.stages.layout import Layout, Stage
+from toolkit.policies.stages.layout import Layout, LengthStage
 
 THREE = Layout.of([(512, 2), (2048, 1), (None, 3)])
 
@@ -70,7 +68,7 @@ def test_a_length_is_in_the_range_of_its_stage(
     bounds: set[int], replicas: list[int], length: int
 ) -> None:
     uptos = [*sorted(bounds), None]
-    layout = Layout(tuple(Stage(u, r) for u, r in zip(uptos, replicas, strict=False)))
+    layout = Layout(tuple(LengthStage(u, r) for u, r in zip(uptos, replicas, strict=False)))
     low, high = layout.range_of(layout.stage_of(length))
     assert low <= max(1, length) and (high is None or length <= high)
     counted = [layout.stage_of_rank(i) for i in range(layout.ranks)]

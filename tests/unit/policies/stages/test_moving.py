@@ -1,14 +1,12 @@
 """Who moves where, case by case."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.policies.stages.auctions import begun, ended, holding
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Instance, Knobs, Move, Mover, Running
+from toolkit.policies.stages.moving import Instance, Knobs, Mover, PlannedMove, RunningRequest
 
 TWO = Layout.of([(100, 2), (None, 2)])
 ONE = Layout.of([(None, 4)])
@@ -16,21 +14,21 @@ ONE = Layout.of([(None, 4)])
 
 def test_a_request_that_outgrew_its_stage_goes_to_the_lighter_of_the_next() -> None:
     auction = [holding(0, [101, 100]), holding(1, []), holding(2, [500], 1), holding(3, [400], 1)]
-    assert Mover(TWO).decide(auction) == [Move((0, 0), 0, 3, "outgrown")]
+    assert Mover(TWO).decide(auction) == [PlannedMove((0, 0), 0, 3, "outgrown")]
 
 
 def test_it_skips_a_stage_whose_range_it_has_left_too() -> None:
     three = Layout.of([(100, 1), (200, 1), (None, 1)])
     auction = [holding(0, [250]), holding(1, [], 1), holding(2, [], 2)]
-    assert Mover(three).decide(auction) == [Move((0, 0), 0, 2, "outgrown")]
+    assert Mover(three).decide(auction) == [PlannedMove((0, 0), 0, 2, "outgrown")]
 
 
 def test_where_its_stage_is_down_the_nearest_later_one_takes_it() -> None:
     three = Layout.of([(100, 1), (200, 1), (None, 1)])
     auction = [holding(0, [150]), holding(1, [], 1, held=True), holding(2, [], 2)]
-    assert Mover(three).decide(auction) == [Move((0, 0), 0, 2, "outgrown")]
+    assert Mover(three).decide(auction) == [PlannedMove((0, 0), 0, 2, "outgrown")]
     long = [holding(0, [250]), holding(1, [], 1), holding(2, [], 2, held=True)]
-    assert Mover(three).decide(long) == [Move((0, 0), 0, 1, "outgrown")]
+    assert Mover(three).decide(long) == [PlannedMove((0, 0), 0, 1, "outgrown")]
 
 
 def test_while_its_stage_is_full_it_stays() -> None:
@@ -49,7 +47,7 @@ def test_25_percent_above_the_mean_is_no_overload_and_more_is() -> None:
     even = [holding(0, [100, 25]), holding(1, [75]), holding(2, [100]), holding(3, [100])]
     assert not Mover(ONE, knobs).decide(even)
     more = [holding(0, [100, 10, 16]), holding(1, [74]), holding(2, [100]), holding(3, [100])]
-    assert Mover(ONE, knobs).decide(more) == [Move((0, 2), 0, 1, "overload")]
+    assert Mover(ONE, knobs).decide(more) == [PlannedMove((0, 2), 0, 1, "overload")]
 
 
 def test_an_overload_stays_inside_its_stage() -> None:
@@ -106,7 +104,7 @@ def test_none_to_who_is_held_or_full_or_without_a_slot() -> None:
 
 
 def test_none_of_who_cannot_move_or_moves() -> None:
-    stuck = (Running("a", 200, movable=False), Running("b", 200, moving=True))
+    stuck = (RunningRequest("a", 200, movable=False), RunningRequest("b", 200, moving=True))
     source = Instance(0, 0, stuck, free_tokens=9999, moving=1)
     assert not Mover(TWO).decide([source, holding(2, [], 1)])
 
@@ -116,11 +114,11 @@ def test_the_heaviest_asks_first_but_who_was_passed_over_goes_before() -> None:
     shut = holding(2, [], 1, free=0)
     room = replace(shut, free_tokens=812)  # for one of 300
     small, large = holding(0, [300]), holding(1, [300, 90])
-    assert Mover(TWO, knobs).decide([small, large, room]) == [Move((1, 0), 1, 2, "outgrown")]
+    assert Mover(TWO, knobs).decide([small, large, room]) == [PlannedMove((1, 0), 1, 2, "outgrown")]
     mover = Mover(TWO, knobs)
     for _ in range(2):
         assert not mover.decide([small, holding(1, [90]), shut])
-    assert mover.decide([small, large, room]) == [Move((0, 0), 0, 2, "outgrown")]
+    assert mover.decide([small, large, room]) == [PlannedMove((0, 0), 0, 2, "outgrown")]
 
 
 def test_who_stops_asking_is_no_longer_owed_a_turn() -> None:
@@ -130,7 +128,7 @@ def test_who_stops_asking_is_no_longer_owed_a_turn() -> None:
         mover.decide([holding(0, lengths), shut])
     room = replace(shut, free_tokens=812)
     auction = [holding(0, [300]), holding(1, [300, 90]), room]
-    assert mover.decide(auction) == [Move((1, 0), 1, 2, "outgrown")]
+    assert mover.decide(auction) == [PlannedMove((1, 0), 1, 2, "outgrown")]
 
 
 def test_a_draining_instance_hands_on_everything_to_the_stages_of_the_lengths() -> None:
@@ -149,7 +147,7 @@ def test_a_draining_instance_hands_on_everything_to_the_stages_of_the_lengths() 
 
 def test_it_drains_into_another_stage_where_its_own_has_no_room() -> None:
     auction = [holding(0, [50], draining=True), holding(1, [], free=10), holding(2, [], 1)]
-    assert Mover(TWO).decide(auction) == [Move((0, 0), 0, 2, "drain")]
+    assert Mover(TWO).decide(auction) == [PlannedMove((0, 0), 0, 2, "drain")]
 
 
 def test_near_the_kv_limit_the_largest_goes_to_who_has_most_free() -> None:
@@ -158,7 +156,7 @@ def test_near_the_kv_limit_the_largest_goes_to_who_has_most_free() -> None:
         holding(1, [], free=2000),
         holding(2, [300], free=5000),
     ]
-    assert Mover(ONE).decide(auction)[0] == Move((0, 1), 0, 2, "kv_limit")
+    assert Mover(ONE).decide(auction)[0] == PlannedMove((0, 1), 0, 2, "kv_limit")
     assert not Mover(ONE).decide([replace(auction[0], free_tokens=512), *auction[1:]])
 
 
@@ -217,7 +215,7 @@ def test_moves_for_load_keep_their_rule_where_none_has_to_pay() -> None:
 
 
 def test_requests_with_too_little_left_do_not_move_for_their_load() -> None:
-    short = tuple(Running(i, 100, left=i) for i in range(8))
+    short = tuple(RunningRequest(i, 100, left=i) for i in range(8))
     auction = [Instance(0, 0, short, free_tokens=9999), holding(1, [])]
     moves = Mover(None, Knobs(least=5)).decide(auction)
     assert {move.request for move in moves} <= {5, 6, 7} and moves

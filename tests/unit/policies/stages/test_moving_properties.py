@@ -1,7 +1,5 @@
 """What holds of every look, whatever the floor."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from tests.kernels import examples
 from tests.unit.policies.stages.auctions import LAYOUTS, auctions, begun, ended
 from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Instance, Knobs, Move, Mover
+from toolkit.policies.stages.moving import Instance, Knobs, Mover, PlannedMove
 
 KNOBS = st.builds(
     Knobs,
@@ -94,7 +92,7 @@ def test_moves_for_load_end_and_never_raise_the_heaviest(
     auction = [holding(rank, each) for rank, each in enumerate(lengths)]
     mover = Mover(Layout.of([(None, len(auction))]) if staged else None)
     for _ in range(60):
-        moves: list[Move] = mover.decide(auction)
+        moves: list[PlannedMove] = mover.decide(auction)
         after = ended(auction, moves)
         assert _heaviest(after) <= _heaviest(auction)
         auction = after

@@ -1,7 +1,5 @@
 """The stage filter: own stage, the nearest, never nobody where somebody is usable."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

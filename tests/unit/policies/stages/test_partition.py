@@ -1,7 +1,5 @@
 """Partitions: the exact program against every partition there is, the heuristic against it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +16,7 @@ from toolkit.policies.stages.partition import (
     FREE,
     MoveCost,
     Partition,
-    Problem,
+    StageProblem,
     exact,
     heuristic,
 )
@@ -28,7 +26,7 @@ from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import plan_stages
 
 
-def _problem(seed: int, **more: object) -> Problem:
+def _problem(seed: int, **more: object) -> StageProblem:
     source = random.Random(seed)
     answers = [
         (
@@ -49,15 +47,15 @@ def _problem(seed: int, **more: object) -> Problem:
     )
     move_s = MoveCost(source.choice([0.0, 0.03, 0.3]), 1e-6)
     population = of_answers(answers, source.uniform(4, 100))
-    return Problem(population, source.randint(2, 6), qoe, move_s, **more)  # type: ignore[arg-type]
+    return StageProblem(population, source.randint(2, 6), qoe, move_s, **more)  # type: ignore[arg-type]
 
 
-def _every(problem: Problem) -> Iterator[Partition]:
+def _every(problem: StageProblem) -> Iterator[Partition]:
     for cuts, replicas in _ways(problem):
         yield problem.partition(cuts, replicas)
 
 
-def _ways(problem: Problem) -> Iterator[tuple[list[int], list[int]]]:
+def _ways(problem: StageProblem) -> Iterator[tuple[list[int], list[int]]]:
     """All partitions at the buckets' bounds of which every stage holds somebody."""
     buckets, instances = len(problem.population.bounds), problem.instances
     for stages in range(1, problem.stages + 1):
@@ -129,7 +127,7 @@ def test_what_a_partition_costs_is_what_its_batches_cost() -> None:
     assert sum(found.requests) == pytest.approx(population.in_flight)
 
 
-def _at_a_rate(seed: int, use: float) -> Problem:
+def _at_a_rate(seed: int, use: float) -> StageProblem:
     """With so much of what one stage could take by itself."""
     problem = _problem(seed, most_stages=4)
     one = problem.population.sums()
@@ -172,10 +170,10 @@ def test_a_rate_that_nobody_can_take_is_an_error_and_mixed_lengths_use_up_what_t
             plan(problem)
     qoe = Qoe((0.005, 0.0, 0, 0, 1e-6))
     rates = (500.0, 1500.0, 2000.0)
-    made = [exact(Problem(of_answers(LONG, 1.0), 8, qoe, tokens_per_s=rate)) for rate in rates]
+    made = [exact(StageProblem(of_answers(LONG, 1.0), 8, qoe, tokens_per_s=rate)) for rate in rates]
     assert [each.layout.stages[-1].replicas for each in made] == [5, 6, 7]
     assert 0.1 < made[0].gain < made[1].gain < made[2].gain
-    mixed = exact(Problem(of_answers(LONG, 1.0), 8, qoe.with_mixed(1e-6), tokens_per_s=1400.0))
+    mixed = exact(StageProblem(of_answers(LONG, 1.0), 8, qoe.with_mixed(1e-6), tokens_per_s=1400.0))
     assert mixed.gain > 0.8
 
 
@@ -238,7 +236,7 @@ def test_both_ways_and_live_lengths_agree_on_two_kinds() -> None:
     assert plan_stages(LONG, 4, qoe, 100.0, method="heuristic").layout == layout
     live = [(i, i + o // 2) for i, o in LONG]
     assert (
-        exact(Problem(of_live(live), 4, qoe)).layout.stages[-1].replicas
+        exact(StageProblem(of_live(live), 4, qoe)).layout.stages[-1].replicas
         == layout.stages[-1].replicas
     )
 
@@ -256,13 +254,13 @@ def test_sixteen_instances_and_128k_are_planned_in_no_time() -> None:
     population = of_answers(answers, 1000.0)
     qoe = Qoe((0.01, 1e-5, 0, 0, 2e-8), 1e-7)
     for plan in (exact, heuristic):
-        problem = Problem(population, 16, qoe, MoveCost(0.03, 1e-6))
+        problem = StageProblem(population, 16, qoe, MoveCost(0.03, 1e-6))
         assert cpu_s(partial(plan, problem), MOST_S) < MOST_S
 
 
 def test_what_cannot_be_planned() -> None:
     population = of_answers([(1, 1)], 1.0)
     with pytest.raises(ValueError, match="at least one instance"):
-        Problem(population, 0, Qoe((1, 0, 0, 0, 0)))
+        StageProblem(population, 0, Qoe((1, 0, 0, 0, 0)))
     with pytest.raises(ValueError, match="at least one stage"):
-        Problem(population, 1, Qoe((1, 0, 0, 0, 0)), most_stages=0)
+        StageProblem(population, 1, Qoe((1, 0, 0, 0, 0)), most_stages=0)

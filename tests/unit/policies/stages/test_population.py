@@ -1,7 +1,5 @@
 """Who decodes at the same time, by length."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """CascadeInfer's model of a batch, and fits of which no stage can be planned."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

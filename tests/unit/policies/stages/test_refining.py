@@ -1,7 +1,5 @@
 """Bounds follow the live lengths, smoothly, and stand still where hardly anybody runs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

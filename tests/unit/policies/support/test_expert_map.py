@@ -1,7 +1,5 @@
 """Maps whose parts do not belong together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

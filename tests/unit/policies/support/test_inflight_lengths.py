@@ -1,7 +1,5 @@
 """Requests in flight and their projections, against a plain count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is in flight on a worker, and what that does to a flood."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter, deque
@@ -21,8 +19,7 @@ KEYS = [(f"w{i}", 0) for i in range(4)]
 
 
 def unit(values: np.ndarray) -> np.ndarray:
-    result: np.ndarray = (values / np.linalg.norm(values)).astype(np.float32)
-    return result
+    return (values / np.linalg.norm(values)).astype(np.float32)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.integers(0, 99))

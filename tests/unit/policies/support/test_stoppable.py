@@ -1,7 +1,5 @@
 """A worker as a latency-sensitive request finds it, whose best-effort requests give way."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Whose request it is."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

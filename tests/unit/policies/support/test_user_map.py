@@ -1,7 +1,5 @@
 """The map from users to engines: last engine, expiry, bound."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

@@ -4,8 +4,6 @@ Kind g of KINDS fires the four experts 4 g .. 4 g + 3 of every layer, and now an
 profile has seen kinds 0 .. 3 only, one for each of four decode workers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

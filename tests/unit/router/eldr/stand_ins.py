@@ -1,7 +1,5 @@
 """A configured router and decode workers for it, without a process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from toolkit.settings.router.config import RouterConfig

@@ -1,16 +1,15 @@
 """Refits by the clock (`eldr@artifact`): in this process, by a time that the test moves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr.cluster import Traffic, admin, counts, eldr_cluster, write_profile
 from tests.unit.router.eldr.test_drift import KNOWN, UNKNOWN
 from tests.unit.router.eldr.test_refits import Site, held_up, until
@@ -19,7 +18,7 @@ from toolkit.router.eldr import clock_refits
 from toolkit.router.eldr.clock_refits import ClockRefits
 from toolkit.router.eldr.refits import RefitError
 from toolkit.signatures import warm_refit
-from toolkit.signatures.reader import Sample
+from toolkit.signatures.reader import SignatureSample
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +70,20 @@ class Clocked(Site):
         await until(lambda: self.history.totals["clock", "adopted"] >= times)
 
 
-def clocked(check: Any, profile: str, policy: str = "eldr@artifact") -> None:
-    """Run a check on a site whose queue runs; what is fitted ahead is out of the way."""
-
-    async def whole() -> None:
-        found = Clocked(profile, policy)
-        found.locality.start()
-        try:
-            await until(lambda: found.history.jobs == 1)
-            await check(found)
-        finally:
-            await found.locality.stop()
-
-    run(whole())
+@asynccontextmanager
+async def clocked(profile: str, policy: str = "eldr@artifact") -> AsyncIterator[Clocked]:
+    """A site whose queue runs; what is fitted ahead is out of the way."""
+    found = Clocked(profile, policy)
+    found.locality.start()
+    try:
+        await until(lambda: found.history.jobs == 1)
+        yield found
+    finally:
+        await found.locality.stop()
 
 
-def test_centroids_follow_traffic_that_moved_after_its_window(profile: Any) -> None:
-    async def check(found: Clocked) -> None:
+async def test_centroids_follow_traffic_that_moved_after_its_window(profile: Any) -> None:
+    async with clocked(profile) as found:
         fit = found.assignment.fit
         assert fit is not None
         found.send(UNKNOWN * 100, 4.0)  # as many as make a drift
@@ -108,17 +104,16 @@ def test_centroids_follow_traffic_that_moved_after_its_window(profile: Any) -> N
         described = found.locality.describe()
         assert described["refits_by_clock"] == {"every_s": 1.0, "window_s": 5.0}
 
-    clocked(check, profile)
 
-
-def test_the_refit_is_the_published_one(profile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_refit_is_the_published_one(
+    profile: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On what came in the five seconds before it, from the centroids that served."""
-
-    async def check(found: Clocked) -> None:
+    async with clocked(profile) as found:
         sent: list[tuple[float, np.ndarray]] = []
         observe = found.clock.observe
 
-        def noted(sample: Sample) -> None:
+        def noted(sample: SignatureSample) -> None:
             sent.append((found.now, sample.vector))
             observe(sample)
 
@@ -135,12 +130,10 @@ def test_the_refit_is_the_published_one(profile: Any, monkeypatch: pytest.Monkey
         assert len(window) == 14 and found.told("clock")[-1]["requests"] == 14
         assert found.rows == pytest.approx(warm_refit(np.stack(window), before), abs=1e-6)
 
-    clocked(check, profile)
-
 
 @pytest.mark.parametrize("policy", ["eldr@paper", "eldr", "composed", "shortest_queue"])
-def test_other_policies_are_not_refitted_by_the_clock(profile: Any, policy: str) -> None:
-    async def check(found: Clocked) -> None:
+async def test_other_policies_are_not_refitted_by_the_clock(profile: Any, policy: str) -> None:
+    async with clocked(profile, policy) as found:
         found.drift._follow = False
         before = found.locality.serving
         for _ in range(3):
@@ -150,23 +143,19 @@ def test_other_policies_are_not_refitted_by_the_clock(profile: Any, policy: str)
         assert not found.told("clock") and found.history.jobs == 1
         assert found.locality.describe()["refits_by_clock"] is None
 
-    clocked(check, profile, policy)
 
-
-def test_too_few_requests_for_the_centroids_are_left_out(profile: Any) -> None:
-    async def check(found: Clocked) -> None:
+async def test_too_few_requests_for_the_centroids_are_left_out(profile: Any) -> None:
+    async with clocked(profile) as found:
         found.send(UNKNOWN[:3] * 4, 20.0, at_once=1)  # one in 1.7 s: three in the window
         await asyncio.sleep(0.3)
         assert found.history.jobs == 1 and not found.told("clock")
         found.send(UNKNOWN, 2.0, at_once=1)
         await found.refitted()
 
-    clocked(check, profile)
-
 
 @pytest.mark.slow
-def test_another_policy_finds_the_centroids_as_they_were(profile: Any) -> None:
-    async def check(found: Clocked) -> None:
+async def test_another_policy_finds_the_centroids_as_they_were(profile: Any) -> None:
+    async with clocked(profile) as found:
         fit = found.assignment.fit
         assert fit is not None
         found.send(UNKNOWN * 20, 6.0)
@@ -185,13 +174,10 @@ def test_another_policy_finds_the_centroids_as_they_were(profile: Any) -> None:
         found.observe(UNKNOWN * 80)  # now drift counts again
         await until(lambda: found.told("drift"))
 
-    clocked(check, profile)
 
-
-def test_a_refit_that_comes_too_late_is_dropped(profile: Any) -> None:
+async def test_a_refit_that_comes_too_late_is_dropped(profile: Any) -> None:
     """Its policy is gone, or its fit."""
-
-    async def check(found: Clocked) -> None:
+    async with clocked(profile) as found:
         fit = found.assignment.fit
         found.send(UNKNOWN * 20, 6.0)
         async with held_up():
@@ -200,12 +186,10 @@ def test_a_refit_that_comes_too_late_is_dropped(profile: Any) -> None:
         assert fit is not None and found.rows is fit.centroids.rows
         assert not found.told("clock")
 
-    clocked(check, profile)
-
 
 @pytest.mark.slow
-def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile: Any) -> None:
-    async def check(found: Clocked) -> None:
+async def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile: Any) -> None:
+    async with clocked(profile) as found:
         found.send(UNKNOWN * 20, 6.0)
         await found.refitted()
         await found.lose(3)
@@ -216,13 +200,11 @@ def test_a_worker_that_goes_leaves_one_centroid_to_each_other(profile: Any) -> N
         assert len(found.rows) == 3 and (found.rows != fit.centroids.rows).any()
         assert set(found.homes()[4:]) == {0, 1, 2}
 
-    clocked(check, profile)
 
-
-def test_a_failure_leaves_the_centroids_and_is_told_once(
+async def test_a_failure_leaves_the_centroids_and_is_told_once(
     profile: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(found: Clocked) -> None:
+    async with clocked(profile) as found:
         real, before = clock_refits.run_job, found.rows  # type: ignore[attr-defined]
 
         async def fail(*_: object, **__: object) -> None:
@@ -241,13 +223,11 @@ def test_a_failure_leaves_the_centroids_and_is_told_once(
         await found.refitted()
 
     caplog.set_level(logging.ERROR)
-    clocked(check, profile)
 
 
-def test_the_loop_goes_on_while_a_refit_is_made(profile: Any) -> None:
+async def test_the_loop_goes_on_while_a_refit_is_made(profile: Any) -> None:
     """However long it takes: here its process stands still. And there is one at a time."""
-
-    async def check(found: Clocked) -> None:
+    async with clocked(profile) as found:
         before = found.rows
         found.send(UNKNOWN * 20, 6.0)
         async with held_up():
@@ -259,8 +239,6 @@ def test_the_loop_goes_on_while_a_refit_is_made(profile: Any) -> None:
         await found.refitted(2)
         assert found.history.totals["clock", "adopted"] == 2, "four seconds make up for one"
 
-    clocked(check, profile)
-
 
 def by_clock(state: Any) -> bool:
     told = [entry for entry in state["eldr"]["refits"] if entry["cause"] == "clock"]
@@ -270,40 +248,34 @@ def by_clock(state: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["eldr@artifact", "eldr@paper"])
-def test_over_workers_by_the_real_clock(profile: Any, policy: str) -> None:
-    async def check() -> None:
-        settings = {"decode_policy": policy, "refit_on_drift": False}
-        async with eldr_cluster(profile, config=settings) as cluster:
-            traffic = Traffic(cluster)
-            before = (await cluster.state())["eldr"]["owners"]
-            begin = time.monotonic()
-            while time.monotonic() < begin + 7.0:
-                await traffic.many(UNKNOWN)
-                await asyncio.sleep(0.1)
-            if policy == "eldr@artifact":
-                await cluster.until(by_clock, 60.0)
-            await traffic.many(UNKNOWN * 33)  # more than the 128 that `fit` is the mean of
-            eldr = (await cluster.state())["eldr"]
-            assert eldr["centroids"] == 4 and eldr["owners"] == before
-            if policy == "eldr@artifact":
-                assert eldr["fit"] > 0.8
-            else:
-                assert not by_clock({"eldr": eldr})
-                assert eldr["fit"] < 0.3
-            status, answer = await admin(cluster, "policy", {"decode": "eldr@paper"})
-            assert (status, answer["decode"]) == (200, "eldr@paper")
-            assert (await cluster.state())["eldr"]["refits_by_clock"] is None
-
-    run(check())
+async def test_over_workers_by_the_real_clock(profile: Any, policy: str) -> None:
+    settings = {"decode_policy": policy, "refit_on_drift": False}
+    async with eldr_cluster(profile, config=settings) as cluster:
+        traffic = Traffic(cluster)
+        before = (await cluster.state())["eldr"]["owners"]
+        begin = time.monotonic()
+        while time.monotonic() < begin + 7.0:
+            await traffic.many(UNKNOWN)
+            await asyncio.sleep(0.1)
+        if policy == "eldr@artifact":
+            await cluster.until(by_clock, 60.0)
+        await traffic.many(UNKNOWN * 33)  # more than the 128 that `fit` is the mean of
+        eldr = (await cluster.state())["eldr"]
+        assert eldr["centroids"] == 4 and eldr["owners"] == before
+        if policy == "eldr@artifact":
+            assert eldr["fit"] > 0.8
+        else:
+            assert not by_clock({"eldr": eldr})
+            assert eldr["fit"] < 0.3
+        status, answer = await admin(cluster, "policy", {"decode": "eldr@paper"})
+        assert (status, answer["decode"]) == (200, "eldr@paper")
+        assert (await cluster.state())["eldr"]["refits_by_clock"] is None
 
 
-def test_known_traffic_stays_where_it_is(profile: Any) -> None:
+async def test_known_traffic_stays_where_it_is(profile: Any) -> None:
     """The Hungarian method: nobody's requests change their worker for a refit."""
-
-    async def check(found: Clocked) -> None:
+    async with clocked(profile) as found:
         before = found.homes()[:4]
         found.send(KNOWN * 20, 6.0)
         await found.refitted()
         assert found.homes()[:4] == before == [0, 1, 2, 3]
-
-    clocked(check, profile)

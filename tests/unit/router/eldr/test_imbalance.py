@@ -1,7 +1,5 @@
 """What a placement does to a centroid's requests, as the router estimates it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

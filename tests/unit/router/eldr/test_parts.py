@@ -1,8 +1,6 @@
 """The parts of ELDR in the router that need no other process: reading, sets of workers, sets of
 centroids, settings."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -46,7 +44,7 @@ from toolkit.settings.router.config import ConfigError, RouterConfig
 from toolkit.settings.router.load import load_config
 from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.nearness import Nearness
-from toolkit.signatures.reader import Sample, SignatureReader
+from toolkit.signatures.reader import SignatureReader, SignatureSample
 
 HELLO = Hello(fingerprint=FINGERPRINT, signature=Records([1, 5], EXPERTS))
 STEPS: dict[str, Any] = {
@@ -74,7 +72,7 @@ def test_a_signature_is_the_profile_s_own_vector(folder: Any, reader: Any) -> No
     reader.greet("p", "prefill", HELLO)
     kind = counts(1, np.random.default_rng(5))
     sample = reader.read("p", wire(kind.reshape(-1).tolist()))
-    assert isinstance(sample, Sample)
+    assert isinstance(sample, SignatureSample)
     whole = np.zeros((len(MODEL_LAYERS), EXPERTS), np.int64)
     whole[sorted(MASK)] = kind
     np.testing.assert_allclose(sample.vector, known.space.signature(whole), rtol=1e-6)
@@ -121,23 +119,20 @@ def known_workers(*sizes: int) -> KnownWorkers:
     return KnownWorkers(configured(*decodes))
 
 
-def test_the_worker_set_waits_for_those_that_are_still_to_come() -> None:
-    async def check() -> None:
-        workers = known_workers(1, 2)
-        worker_set = WorkerSet(workers.side("decode"))
-        everybody = (("d0", 0), ("d1", 0), ("d1", 1))
-        assert worker_set.present(0.0) == everybody
-        workers.workers[1].healthy = True
-        assert worker_set.note(100.0) is True
-        assert worker_set.note(101.0) is False
-        assert worker_set.present(101.0) == everybody
-        assert worker_set.present(100.0 + START_GRACE_S) == everybody[:1]
-        workers.workers[2].healthy = True
-        worker_set.note(110.0)
-        workers.workers[2].healthy = False
-        assert worker_set.present(111.0) == everybody[:1]
-
-    asyncio.run(check())
+async def test_the_worker_set_waits_for_those_that_are_still_to_come() -> None:
+    workers = known_workers(1, 2)
+    worker_set = WorkerSet(workers.side("decode"))
+    everybody = (("d0", 0), ("d1", 0), ("d1", 1))
+    assert worker_set.present(0.0) == everybody
+    workers.workers[1].healthy = True
+    assert worker_set.note(100.0) is True
+    assert worker_set.note(101.0) is False
+    assert worker_set.present(101.0) == everybody
+    assert worker_set.present(100.0 + START_GRACE_S) == everybody[:1]
+    workers.workers[2].healthy = True
+    worker_set.note(110.0)
+    workers.workers[2].healthy = False
+    assert worker_set.present(111.0) == everybody[:1]
 
 
 def test_a_server_is_lost_or_comes_back_with_all_its_ranks() -> None:
@@ -278,26 +273,23 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_refit_process_says_why_it_failed(folder: Any) -> None:
-    async def check() -> None:
-        requests = calibrated(folder).requests
-        base, many = Base(requests), len(requests.fitted)
-        with pytest.raises(RefitError, match="cannot make") as caught:
-            await fit_rows(base, [many + 1], 0)
-        assert caught.value.hopeless
-        rows = await fit_rows(base, [many + 1, 3], 0)
-        assert list(rows) == [3] and rows[3].rows.shape == (3, base.dimensions)
-        assert 0.5 < rows[3].expected.cosine < 1
-        running = asyncio.ensure_future(fit_rows(base, [2], 0))
-        await asyncio.sleep(0.02)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        before = open_files()
-        base.close()
-        assert open_files() == before - 1
-
-    asyncio.run(check())
+async def test_a_refit_process_says_why_it_failed(folder: Any) -> None:
+    requests = calibrated(folder).requests
+    base, many = Base(requests), len(requests.fitted)
+    with pytest.raises(RefitError, match="cannot make") as caught:
+        await fit_rows(base, [many + 1], 0)
+    assert caught.value.hopeless
+    rows = await fit_rows(base, [many + 1, 3], 0)
+    assert list(rows) == [3] and rows[3].rows.shape == (3, base.dimensions)
+    assert 0.5 < rows[3].expected.cosine < 1
+    running = asyncio.ensure_future(fit_rows(base, [2], 0))
+    await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    before = open_files()
+    base.close()
+    assert open_files() == before - 1
 
 
 @pytest.mark.parametrize(
@@ -357,10 +349,10 @@ def test_a_router_without_a_profile_imports_no_numpy() -> None:
     code = """
 import asyncio, sys
 import toolkit.router.__main__
-from toolkit.router.app import Router
+from toolkit.router.app import RouterApp
 from toolkit.settings.router.config import RouterConfig
 async def main():
-    router = Router(RouterConfig.model_validate_json(sys.argv[1]))
+    router = RouterApp(RouterConfig.model_validate_json(sys.argv[1]))
     router.app(), router.metrics.text()
     router.dispatcher.set_policy("decode", "label_oracle")
 asyncio.run(main())

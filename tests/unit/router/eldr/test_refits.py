@@ -1,7 +1,5 @@
 """Refits while workers come and go, in this process: what is expected, told and counted then."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.standin.signatures import TOKENS
-from tests.unit.router.cluster_calls import run
 from tests.unit.router.eldr.children import children
 from tests.unit.router.eldr.cluster import counts, write_profile
 from tests.unit.router.eldr.stand_ins import configured, decode
@@ -26,7 +23,7 @@ from toolkit.router.eldr.locality import Locality
 from toolkit.router.eldr.refits import Base, RefitError
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.signatures.calibrated import calibrated
-from toolkit.signatures.reader import Sample
+from toolkit.signatures.reader import SignatureSample
 from toolkit.signatures.refits import refit_recent
 
 KNOWN, UNKNOWN = [0, 1, 2, 3], [4, 5, 6, 7]
@@ -54,7 +51,7 @@ class Site:
         for kind in kinds:
             values = (counts(kind, self.rng) * scale).reshape(-1).astype(np.float32)
             vector = self.locality.space.of_kept(values)
-            self.locality.observe(Sample(vector, values, TOKENS * scale))
+            self.locality.observe(SignatureSample(vector, values, TOKENS * scale))
 
     def told(self, cause: str) -> list[dict[str, Any]]:
         return [entry for entry in self.history.last if entry["cause"] == cause]
@@ -108,112 +105,92 @@ async def held_up() -> AsyncIterator[None]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(
+async def test_a_worker_that_goes_while_a_refit_is_made_that_is_adopted(
     profile: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def check() -> None:
-        async with site(profile) as found:
-            found.observe(UNKNOWN * 40)
-            async with held_up():
-                await found.lose(3)
-            await until(lambda: found.told("drift"))
-            (refit,) = found.told("drift")
-            assert refit["result"] == "adopted"
-            assert "mean cosine" in refit["why"]
-            assert f"ELDR: {refit['why']}; adopted: " in caplog.text
-            fit = found.assignment.fit
-            assert fit is not None
-            assert [name for name, _ in fit.groups] == ["d0", "d1", "d2"]
-            assert fit.expected.cosine > 0.6, "it is one of the new traffic"
-            assert found.expects_its_own()
-            assert [entry["gone"] for entry in found.told("workers")] == ["d3"], "once"
-
-    run(check())
+    async with site(profile) as found:
+        found.observe(UNKNOWN * 40)
+        async with held_up():
+            await found.lose(3)
+        await until(lambda: found.told("drift"))
+        (refit,) = found.told("drift")
+        assert refit["result"] == "adopted"
+        assert "mean cosine" in refit["why"]
+        assert f"ELDR: {refit['why']}; adopted: " in caplog.text
+        fit = found.assignment.fit
+        assert fit is not None
+        assert [name for name, _ in fit.groups] == ["d0", "d1", "d2"]
+        assert fit.expected.cosine > 0.6, "it is one of the new traffic"
+        assert found.expects_its_own()
+        assert [entry["gone"] for entry in found.told("workers")] == ["d3"], "once"
 
 
 @pytest.mark.slow
-def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile: Any) -> None:
-    async def check() -> None:
-        async with site(profile) as found:
-            found.observe(KNOWN * 20)
-            asking = asyncio.ensure_future(found.locality.refit_now())
-            async with held_up():
-                await found.lose(3)
-                assert found.expects_its_own()
-            assert (await asking)["result"] == "declined"
-            assert found.expects_its_own()
-
-    run(check())
-
-
-@pytest.mark.slow
-def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile: Any) -> None:
-    async def check() -> None:
-        async with site(profile) as found:
-            found.observe(KNOWN * 60 + UNKNOWN * 32)
-            await until(lambda: found.told("drift"))
-            (refit,) = found.told("drift")
-            assert (refit["result"], refit["provisional"]) == ("adopted", True)
+async def test_a_worker_that_goes_while_a_refit_is_made_that_is_declined(profile: Any) -> None:
+    async with site(profile) as found:
+        found.observe(KNOWN * 20)
+        asking = asyncio.ensure_future(found.locality.refit_now())
+        async with held_up():
             await found.lose(3)
             assert found.expects_its_own()
-            found.observe(UNKNOWN * 64)  # the patience is over
-            await until(lambda: len(found.told("drift")) == 2)
-            again = found.told("drift")[1]
-            assert "few requests of the new traffic" in again["why"]
-
-    run(check())
+        assert (await asking)["result"] == "declined"
+        assert found.expects_its_own()
 
 
 @pytest.mark.slow
-def test_long_prompts_are_judged_by_their_true_counts(profile: Any) -> None:
-    async def check() -> None:
-        async with site(profile) as found:
-            found.observe(UNKNOWN * 40, scale=100)  # counts of 1,000 to 3,000: a byte has no room
-            fit, recent = found.assignment.fit, found.drift.watch.recent()
-            assert fit is not None
-            expected = refit_recent(found.locality.space, recent, fit.centroids.rows)
-            answer = await found.locality.refit_now()
-            assert answer["batch"] == expected.batch > 0
-            for name in ("distinct_old", "distinct_new", "cosine_old", "cosine_new"):
-                assert answer[name] == pytest.approx(getattr(expected, name), abs=1e-3)
-
-    run(check())
+async def test_a_fit_that_is_provisional_stays_so_when_a_worker_goes(profile: Any) -> None:
+    async with site(profile) as found:
+        found.observe(KNOWN * 60 + UNKNOWN * 32)
+        await until(lambda: found.told("drift"))
+        (refit,) = found.told("drift")
+        assert (refit["result"], refit["provisional"]) == ("adopted", True)
+        await found.lose(3)
+        assert found.expects_its_own()
+        found.observe(UNKNOWN * 64)  # the patience is over
+        await until(lambda: len(found.told("drift")) == 2)
+        again = found.told("drift")[1]
+        assert "few requests of the new traffic" in again["why"]
 
 
 @pytest.mark.slow
-def test_an_error_that_nobody_expected_is_an_answer_too(
+async def test_long_prompts_are_judged_by_their_true_counts(profile: Any) -> None:
+    async with site(profile) as found:
+        found.observe(UNKNOWN * 40, scale=100)  # counts of 1,000 to 3,000: a byte has no room
+        fit, recent = found.assignment.fit, found.drift.watch.recent()
+        assert fit is not None
+        expected = refit_recent(found.locality.space, recent, fit.centroids.rows)
+        answer = await found.locality.refit_now()
+        assert answer["batch"] == expected.batch > 0
+        for name in ("distinct_old", "distinct_new", "cosine_old", "cosine_new"):
+            assert answer[name] == pytest.approx(getattr(expected, name), abs=1e-3)
+
+
+@pytest.mark.slow
+async def test_an_error_that_nobody_expected_is_an_answer_too(
     profile: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(drift_refits, "_base_of", fail)
-
-    async def check() -> None:
-        async with site(profile) as found:
-            found.observe(KNOWN * 20)
-            with pytest.raises(RefitError, match="Too many open files"):
-                await asyncio.wait_for(found.locality.refit_now(force=True), 30)
-            found.observe(UNKNOWN * 40)  # a drift: tried once, not again and again
-            await until(lambda: found.told("drift"))
-            await asyncio.sleep(0.1)
-            assert [entry["result"] for entry in found.history.last] == ["failed"] * 2
-            assert found.drift.job() is None
-            assert "Traceback" in caplog.text
-
-    run(check())
+    async with site(profile) as found:
+        found.observe(KNOWN * 20)
+        with pytest.raises(RefitError, match="Too many open files"):
+            await asyncio.wait_for(found.locality.refit_now(force=True), 30)
+        found.observe(UNKNOWN * 40)  # a drift: tried once, not again and again
+        await until(lambda: found.told("drift"))
+        await asyncio.sleep(0.1)
+        assert [entry["result"] for entry in found.history.last] == ["failed"] * 2
+        assert found.drift.job() is None
+        assert "Traceback" in caplog.text
 
 
-def test_one_worker_needs_nothing_ahead(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with site(write_profile(tmp_path / "p", workers=1), decodes=1) as found:
-            found.observe(KNOWN * 20)
-            await found.locality.refit_now(force=True)
-            assert found.history.jobs == 1
-
-    run(check())
+async def test_one_worker_needs_nothing_ahead(tmp_path: Path) -> None:
+    async with site(write_profile(tmp_path / "p", workers=1), decodes=1) as found:
+        found.observe(KNOWN * 20)
+        await found.locality.refit_now(force=True)
+        assert found.history.jobs == 1
 
 
 class Clock(asyncio.SelectorEventLoop):

@@ -21,8 +21,6 @@ That is a router more specialised than ELDR reports of large ones (`distinct_rat
 matters, `specialised` gives the recipe whose batches are as alike as asked.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
