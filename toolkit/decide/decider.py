@@ -48,7 +48,10 @@ class Decider:
         """Take a message; the orders that follow from it, in their order."""
         attempts = self.attempts
         self._takes[type(message)](message, now)
-        attempts.wake(now)
+        if attempts.waiting.woken:
+            attempts.wake(now)
+        if not attempts.orders:
+            return []
         orders, attempts.orders = attempts.orders, []
         return orders
 
@@ -56,8 +59,8 @@ class Decider:
     def due(self) -> float | None:
         """When the host is to tell the time; None: nothing waits for it. In the past: as soon as
         all that has happened so far is told."""
-        rounds = None if self.pool is None else self.pool.due
-        timers = self._timers.due
+        pool, timers = self.attempts.pool, self._timers.due
+        rounds = None if pool is None else pool.due
         if rounds is None or timers is None:
             return timers if rounds is None else rounds
         return min(rounds, timers)
@@ -110,8 +113,9 @@ class Decider:
             return
         rank.worker.last_event = now
         rank.ledger.read(message.reading, now)
-        if self.pool is not None and rank.worker.spec.role == "decode":
-            self.pool.reading(now)
+        pool = self.attempts.pool
+        if pool and rank.worker.spec.role == "decode":  # somebody waits there
+            pool.reading(now)
 
     def _stepped(self, message: m.Stepped, now: float) -> None:
         self.ranks.rank(message.rank).stepped(message.steps)

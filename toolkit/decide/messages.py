@@ -7,8 +7,9 @@ of the host's choice; a rank is its key, (worker's name, DP rank). Times are mon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from toolkit.contract.heartbeat import Beat
@@ -35,8 +36,7 @@ failed; nothing is known of the worker (its client went away, say); it was not s
 # Of requests, to the decider.
 
 
-@dataclass(frozen=True, slots=True)
-class Arrive:
+class Arrive(Struct, frozen=True):
     """A request is to run. `deadline`: when its client gives up. `digest` of what it asks for:
     needed while requests are in quarantine (`Decider.quarantines`)."""
 
@@ -49,8 +49,7 @@ class Arrive:
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(Struct, frozen=True):
     """The next attempt of a request that the decider lets run again (`Again`), or that was moved.
     `view`: with the `generated` tokens as part of the prompt. `place`: kept for it on a rank."""
 
@@ -61,8 +60,7 @@ class GoOn:
     place: Reservation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
+class Prefilled(Struct, frozen=True):
     """The prefill is done. `view`: with what it found out; None: it may be done, and nobody will
     say so."""
 
@@ -70,8 +68,7 @@ class Prefilled:
     view: RequestView | None
 
 
-@dataclass(frozen=True, slots=True)
-class Proven:
+class Proven(Struct, frozen=True):
     """A worker has computed something of the request. `decode`: its answer is the client's."""
 
     request: int
@@ -79,8 +76,7 @@ class Proven:
     decode: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """A call is over. `answered`: below 500. `finished`: by itself or by its limit."""
 
     reservation: Reservation
@@ -90,8 +86,7 @@ class Released:
     finished: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """An attempt failed on `worker`'s side; its calls were released. `begun`: when that worker got
     the request; `proven`: it had given a token of it. `suspects`: workers that the next attempt had
     better do without."""
@@ -105,8 +100,7 @@ class Failed:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """A request is over; its calls were released. `served`: its client has the whole answer."""
 
     request: int
@@ -116,8 +110,7 @@ class Ended:
 # Of workers, to the decider.
 
 
-@dataclass(frozen=True, slots=True)
-class Greeted:
+class Greeted(Struct, frozen=True):
     """A worker says what it is. `slots`, `reserve`: see `WorkerState`."""
 
     worker: str
@@ -127,70 +120,61 @@ class Greeted:
     prefill_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Up:
+class Up(Struct, frozen=True):
     """A worker takes requests. `tells_prefills`: it says when a prefill is done."""
 
     worker: str
     tells_prefills: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class HeldUp:
+class HeldUp(Struct, frozen=True):
     """A worker takes no requests for the moment, and goes on with those that it has."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Down:
+class Down(Struct, frozen=True):
     """A worker takes no requests, and what it says of prefills may be missed."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(Struct, frozen=True):
     """A worker's processes are gone, or may as well be; `crashed`: it said so itself."""
 
     worker: str
     crashed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRead:
+class LoadRead(Struct, frozen=True):
     """A rank has published its load, the fields of `toolkit.decide.ledger`; None: nonsense."""
 
     rank: Key
     reading: dict[str, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
+class Stepped(Struct, frozen=True):
     """A rank did so many decode steps."""
 
     rank: Key
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Beaten:
+class Beaten(Struct, frozen=True):
     """A rank's heartbeat."""
 
     rank: Key
     beat: Beat
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """An operator's order: these ranks get no new requests, or (`on` False) get some again."""
 
     ranks: tuple[Key, ...]
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The launcher's word on a worker's return, as `Returns.told` takes it."""
 
     worker: str
@@ -198,16 +182,14 @@ class Expected:
     back_in_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time has passed: `Decider.due` has come."""
 
 
 # From the decider.
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(Struct, frozen=True):
     """Prefill the request there. `whole`: that worker answers all of it. `late`: its decode worker
     is chosen when it has run."""
 
@@ -218,8 +200,7 @@ class Prefill:
     late: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(Struct, frozen=True):
     """Decode the request there (a plain worker does all of it)."""
 
     request: int
@@ -227,15 +208,13 @@ class Decode:
     reservation: Reservation
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Struct, frozen=True):
     """Run the request again: answer with `GoOn`, or with `Ended`."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """Give the request up, and answer with `Ended`. `why`:
 
     - `failure`: its client gets what the failed attempt says
@@ -255,31 +234,27 @@ class Refuse:
     cause: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
+class Quarantined(Struct, frozen=True):
     """The request is in quarantine; what it saw: (worker, what happened)."""
 
     request: int
     strikes: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ejected:
+class Ejected(Struct, frozen=True):
     """The worker is left alone for a while: it failed requests."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """A rank of the worker is stuck: its requests are to be given up."""
 
     worker: str
     rank: RankState
 
 
-@dataclass(frozen=True, slots=True)
-class HealthChanged:
+class HealthChanged(Struct, frozen=True):
     """Some worker's health, or a rank's, is not what it was. `goes_on`: it was stuck."""
 
     worker: str
@@ -287,8 +262,7 @@ class HealthChanged:
     goes_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(Struct, frozen=True):
     """A finished prefill was assigned after so long in the pool."""
 
     seconds: float

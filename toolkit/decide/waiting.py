@@ -40,7 +40,8 @@ class Waiting:
         self._timers = timers
         self._queues = {role: WaitQueue() for role in self._ranks.roles}
         self._suspects = WaitQueue()
-        self._woken: deque[RequestState] = deque()
+        self.woken: deque[RequestState] = deque()
+        """Those that may go now."""
 
     def there(self, request: RequestState, role: str, now: float) -> bool:
         """Whether some worker of the role is; the request waits for one if not.
@@ -101,17 +102,17 @@ class Waiting:
 
     def suspects_look(self) -> None:
         """A worker may take a suspect again."""
-        self._woken.extend(self._suspects)
+        self.woken.extend(self._suspects)
 
     def all_look(self) -> None:
         """The health of some worker has changed."""
         for queue in (*self._queues.values(), self._suspects):
-            self._woken.extend(queue)
+            self.woken.extend(queue)
 
     def next_woken(self) -> RequestState | None:
         """One that waits and is to ask again; None: there is none."""
-        while self._woken:
-            request = self._woken.popleft()
+        while self.woken:
+            request = self.woken.popleft()
             if request.queue_role:
                 return request
         return None
@@ -119,7 +120,7 @@ class Waiting:
     def _wake_first(self, queue: WaitQueue) -> None:
         head = queue.head
         if head is not None:
-            self._woken.append(head)
+            self.woken.append(head)
 
     def _queue(self, role: str, suspect: bool) -> WaitQueue:
         return self._suspects if suspect else self._queues[role]

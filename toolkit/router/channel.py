@@ -65,8 +65,13 @@ class Channel:
 
     def send(self, message: m.Message, now: float | None = None) -> None:
         """Tell it, and carry out what follows. `now`: when it happened, if not just now."""
-        self._orders += self.decider.on(message, monotonic() if now is None else now)
-        self._deliver()
+        decider = self.decider
+        orders = decider.on(message, monotonic() if now is None else now)
+        if orders:
+            self._orders += orders
+            self._deliver()
+        if decider.due != self._due and not self._delivering:
+            self._arm()
 
     def use(self, side: str, policy: Policy) -> None:
         """A policy for a side, from now on."""
@@ -91,7 +96,6 @@ class Channel:
                 self._carry_out(self._orders.popleft())
         finally:
             self._delivering = False
-        self._arm()
 
     def _carry_out(self, order: m.Order) -> None:
         match order:
@@ -110,8 +114,6 @@ class Channel:
     def _arm(self) -> None:
         """Be called when the decider wants to hear the time."""
         due = self.decider.due
-        if due == self._due:
-            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
