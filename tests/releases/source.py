@@ -78,7 +78,7 @@ def _lines(text: str) -> list[str]:
 
 def _segment(lines: list[str], node: Any) -> str:
     """As `ast.get_source_segment`, which divides a long module into its lines each time."""
-    first, last = node.lineno - 1, node.end_lineno - 1
+    first, last = int(node.lineno) - 1, int(node.end_lineno) - 1
     begin, end = node.col_offset, node.end_col_offset
     if first == last:
         return lines[first].encode()[begin:end].decode()
