@@ -1,19 +1,14 @@
 """DP attention behind our router: both ranks of a worker serve, and the other side finds them.
 
 A prefill rank takes only bootstrap rooms of its own (`toolkit.router.request.new_room`), and a
-decode worker must fetch the KV from the rank that has it. And what is lost between a worker's DP
-controller and a rank runs again.
+decode worker must fetch the KV from the rank that has it. Ranks of a decode worker: `test_balance`.
 """
 
-import asyncio
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-import zmq
 
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
@@ -25,19 +20,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("dp
 
 TOKENS = 12
 CONCURRENCY = 6
-LOST_S = 8.0
 ONE_RANK: dict[str, Any] = {"kv_tokens": 8192, "max_running": 8}
 TWO_RANKS = ONE_RANK | {"tp": 2, "dp": 2, "dp_attention": True}
 
 
-@pytest.fixture(scope="module", params=["prefill", "decode"])
-def up(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    """One prefill and one decode worker, of which this one has two ranks; late dispatch."""
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A prefill worker of two ranks and a decode worker; late dispatch."""
     folder: Path = tmp_path_factory.mktemp("dp")
-    roles = {"prefill": ONE_RANK, "decode": ONE_RANK} | {request.param: TWO_RANKS}
-    router = {"prefill_policy": "round_robin", "decode_policy": "round_robin", "lost_s": LOST_S}
+    roles = {"prefill": TWO_RANKS, "decode": ONE_RANK}
+    router = {"prefill_policy": "round_robin", "decode_policy": "round_robin"}
     recipe = {"name": "dp", "device": "cpu", "model": "embedded", **roles, "router": router}
     with deployed(recipe, folder) as deployment:
         yield deployment
@@ -57,7 +49,11 @@ def prompts() -> list[list[int]]:
 
 
 def test_both_ranks_serve_and_tokens_stay(up: Running, reference: Reference) -> None:
-    url = up.router_url
+    both_ranks_serve(up.router_url, reference)
+
+
+def both_ranks_serve(url: str, reference: Reference) -> None:
+    """Requests that both policies give out in turn."""
     before = calls.run(state(url))
     assert len(before["workers"]) == 3
     asked = prompts()
@@ -80,64 +76,3 @@ def test_both_ranks_serve_and_tokens_stay(up: Running, reference: Reference) -> 
         of_role = [count for (name, _), count in took.items() if name.startswith(role)]
         assert sum(of_role) == len(bodies), took
         assert all(of_role), took
-
-
-def a_ranks_port(up: Running) -> int:
-    """Where the decode worker's DP controller listens for one of its ranks, which gets its requests
-    from there."""
-    worker = up.worker("decode-0")
-    assert worker.pid is not None
-    family = psutil.Process(worker.pid).children(recursive=True)
-    rank = next(p for p in family if "scheduler" in " ".join(p.cmdline()))
-    controller = next(p for p in family if "data_parallel_controller" in " ".join(p.cmdline()))
-    listens = {c.laddr.port for c in controller.net_connections("tcp") if not c.raddr}
-    mine = {c.raddr.port for c in rank.net_connections("tcp") if c.raddr}
-    (port,) = listens & mine
-    return int(port)
-
-
-@pytest.mark.parametrize("up", ["decode"], indirect=True)
-def test_who_connects_to_a_ranks_port_by_mistake_takes_nothing(
-    up: Running, reference: Reference
-) -> None:
-    """As a health check would; see `patches.http.message_sockets`."""
-    url = up.router_url
-    asked = [calls.prompt(f"dp-stranger-{n}", 30 + n) for n in range(8)]
-    bodies = [calls.greedy(ids, TOKENS, stream=False) for ids in asked]
-    before = calls.run(state(url))
-    with socket.create_connection(("127.0.0.1", a_ranks_port(up))) as stranger:
-        stranger.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nUser-Agent: %b\r\n\r\n" % (b"x" * 80))
-        answers = calls.run(calls.all_of(url, bodies, len(bodies)))
-    assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]
-    assert calls.run(state(url))["retried"] == before["retried"]
-
-
-@pytest.mark.parametrize("up", ["decode"], indirect=True)
-def test_what_is_lost_on_the_way_to_a_rank_runs_again(up: Running, reference: Reference) -> None:
-    """A stranger takes every second message that is for one of the ranks, for a while."""
-    url = up.router_url
-    asked = [calls.prompt(f"dp-lost-{n}", 30 + n) for n in range(8)]
-    bodies = [calls.greedy(ids, TOKENS, stream=n % 4 < 2) for n, ids in enumerate(asked)]
-
-    async def scenario() -> list[calls.Answer]:
-        with zmq.Context() as context, context.socket(zmq.PULL) as stranger:
-            stranger.connect(f"tcp://127.0.0.1:{a_ranks_port(up)}")
-            answers = asyncio.create_task(calls.all_of(url, bodies, len(bodies)))
-
-            async def stolen() -> bool:
-                return bool(stranger.poll(0))
-
-            await calls.until(stolen, "the stranger has got something")
-        return await answers
-
-    def again() -> int:
-        """Those whose client has the first token, from the prefill worker, are resumed."""
-        now = calls.run(state(url))
-        return int(now["retried"]) + int(now["resumed"])
-
-    before = again()
-    answers = calls.run(scenario())
-    assert [answer.error for answer in answers] == [""] * len(bodies)
-    assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]
-    assert again() > before
-    assert f"no request at all for {LOST_S:g} s" in (up.run_dir / "router.log").read_text()

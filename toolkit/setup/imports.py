@@ -22,7 +22,7 @@ _NOT_INDENTED = re.compile(r"^(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\n]*")
 _QUOTED = re.compile(r"[\"'](" + _NAME + r")")
-_PROCESS = re.compile(r"\"-m\", \"(" + _NAME + r")\"")
+_PROCESS = re.compile(r"\"-m\",\s+\"(" + _NAME + r")\"")
 _STARTS = re.compile(r"^STARTS = (\(.*?\))", re.MULTILINE | re.DOTALL)
 """In a module of the tests: what processes load that it starts, where it does not name that."""
 _WORD = re.compile(r"[\"']([\w.-]+)[\"']")

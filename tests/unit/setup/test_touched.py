@@ -82,8 +82,10 @@ def test_what_a_conftest_imports_counts_where_its_fixture_is_asked_for(root: Pat
         asks.write_text(before)
 
 
-def files(part: str) -> list[str]:
-    return touched.Checkout(here().root).files(part)
+@pytest.fixture(scope="module")
+def project() -> touched.Checkout:
+    """This one."""
+    return touched.Checkout(here().root)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,10 @@ def files(part: str) -> list[str]:
         (touched.POLICIES, "toolkit/setup/cpu.lock", "toolkit/launch/command.py"),
     ],
 )
-def test_a_part_has_the_files_that_it_tries(part: str, tries: str, leaves: str) -> None:
-    found = files(part)
+def test_a_part_has_the_files_that_it_tries(
+    project: touched.Checkout, part: str, tries: str, leaves: str
+) -> None:
+    found = project.files(part)
     assert tries in found and leaves not in found
 
 
@@ -144,7 +148,7 @@ def test_slow_tests_of_an_area_are_part_of_it(path: str, slow: bool, part: str |
     assert scope.part_of(item) == part  # type: ignore[arg-type]
 
 
-def test_every_mark_is_one_that_the_text_shows() -> None:
+def test_every_mark_is_one_that_the_text_shows(project: touched.Checkout) -> None:
     """A test whose part is not found in its file would run for no change at all."""
     marked = set()
     for file in (here().root / "tests").rglob("*.py"):
@@ -152,7 +156,7 @@ def test_every_mark_is_one_that_the_text_shows() -> None:
             path = file.relative_to(here().root).as_posix()
             marked.add(path)
             assert text.count("mark.touched(") == len(touched.MARK.findall(text)), path
-    found = {path for tests in touched.Checkout(here().root).tests.values() for path in tests}
+    found = {path for tests in project.tests.values() for path in tests}
     assert marked and marked <= found
 
 
