@@ -97,17 +97,13 @@ def not_in_release(place: str, name: str, release: str) -> str:
 def oldest(releases: AbstractSet[str]) -> str:
     """The supported release that stands for these workers: the newest one that the oldest of them
     is not older than. Empty where none says a version."""
-    told = [tuple(map(int, found.groups())) for each in releases if (found := _version(each))]
+    told = [numbers for each in releases if (numbers := _numbers(each))]
     if not told:
         return ""
     supported = [each for each in RELEASES if _numbers(each) <= min(told)]
     return supported[-1] if supported else RELEASES[0]
 
 
-def _version(release: str) -> re.Match[str] | None:
-    return _NUMBERS.match(release)
-
-
 def _numbers(release: str) -> tuple[int, ...]:
-    found = _version(release)
+    found = _NUMBERS.match(release)
     return tuple(map(int, found.groups())) if found else ()

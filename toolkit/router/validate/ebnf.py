@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from toolkit.router.validate.needs import met
+
 # Nothing in it goes back (`*+`), and whoever reads tokens stops at the first `other`: else each of
 # many brackets that are never closed would be looked at up to the end of the text.
 _TOKEN = re.compile(
@@ -56,33 +58,8 @@ def endless(grammar: str) -> str | None:
     rules = _rules(grammar)
     if rules is None:
         return None
-    ends = _ending(rules.ways)
+    ends = met(rules.ways)
     return next((name for name, number in rules.defined.items() if not ends[number]), None)
-
-
-def _ending(ways: list[list[list[int]]]) -> list[bool]:
-    """Which rules end: those with an alternative of nothing but rules that end."""
-    # The backend knows what is not defined.
-    ends = [not alternatives or [] in alternatives for alternatives in ways]
-    unmet: list[int] = []
-    owner: list[int] = []
-    waiting: list[list[int]] = [[] for _ in ways]
-    for rule, alternatives in enumerate(ways):
-        if ends[rule]:
-            continue
-        for needs in alternatives:
-            for need in needs:
-                waiting[need].append(len(unmet))
-            unmet.append(len(needs))
-            owner.append(rule)
-    found = [rule for rule, does in enumerate(ends) if does]
-    while found:
-        for way in waiting[found.pop()]:
-            unmet[way] -= 1
-            if not unmet[way] and not ends[owner[way]]:
-                ends[owner[way]] = True
-                found.append(owner[way])
-    return ends
 
 
 def _rules(grammar: str) -> _Rules | None:

@@ -6,8 +6,10 @@ A deep schema takes the grammar backend minutes (1,000 levels: 127 s, 100 levels
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from toolkit.router.validate.needs import met
 from toolkit.router.validate.nested import nested
 
 MAX_DEPTH = 64
@@ -58,8 +60,7 @@ class _Graph:
     def __init__(self, targets: dict[str, Any]) -> None:
         self._targets = targets
         self._numbers: dict[int, int] = {}
-        self._unmet: list[int] = []
-        self._waiting: list[list[int]] = []
+        self._ways: list[list[list[int]]] = []
         self._new: list[tuple[int, dict[str, Any]]] = []
 
     def number(self, schema: Any) -> int | None:
@@ -68,50 +69,32 @@ class _Graph:
             return None
         number = self._numbers.get(id(schema))
         if number is None:
-            number = self._numbers[id(schema)] = self._thing()
+            number = self._numbers[id(schema)] = self._thing([[]])
             self._new.append((number, schema))
         return number
 
     def starting(self) -> list[bool]:
         """Of each number, whether a value has a first character."""
         while self._new:
-            self._look(*self._new.pop())
-        found = [number for number, unmet in enumerate(self._unmet) if not unmet]
-        starts = [False] * len(self._unmet)
-        while found:
-            number = found.pop()
-            starts[number] = True
-            for other in self._waiting[number]:
-                self._unmet[other] -= 1
-                if not self._unmet[other]:  # below 0: one of its choices was enough
-                    found.append(other)
-        return starts
+            number, schema = self._new.pop()
+            needs = [each for each in self._needs(schema) if each is not None]
+            self._ways[number] = [needs]
+        return met(self._ways)
 
-    def _look(self, number: int, schema: dict[str, Any]) -> None:
+    def _needs(self, schema: dict[str, Any]) -> Iterator[int | None]:
         ref = schema.get("$ref")
         if isinstance(ref, str) and ref in self._targets:
-            self._needs(number, self.number(self._targets[ref]))
+            yield self.number(self._targets[ref])
         for part in _parts(schema, "allOf"):
-            self._needs(number, self.number(part))
+            yield self.number(part)
         for name in ("anyOf", "oneOf"):
             choices = [self.number(part) for part in _parts(schema, name)]
             if choices and None not in choices:
-                choice = self._thing()
-                self._unmet[choice] = 1
-                for each in choices:
-                    if each is not None:
-                        self._waiting[each].append(choice)
-                self._needs(number, choice)
+                yield self._thing([[each] for each in choices if each is not None])
 
-    def _thing(self) -> int:
-        self._unmet.append(0)
-        self._waiting.append([])
-        return len(self._unmet) - 1
-
-    def _needs(self, number: int, other: int | None) -> None:
-        if other is not None:
-            self._unmet[number] += 1
-            self._waiting[other].append(number)
+    def _thing(self, ways: list[list[int]]) -> int:
+        self._ways.append(ways)
+        return len(self._ways) - 1
 
 
 def _parts(schema: dict[str, Any], name: str) -> list[Any]:
