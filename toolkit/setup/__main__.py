@@ -1,4 +1,4 @@
-"""`python3 -m toolkit.setup demo | test | lint | --check`."""
+"""`python3 -m toolkit.setup demo | test | lint | coverage | --check`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ Sets the project up in .venv (quick the second time), then:
          --fast: no process with SGLang; --full: also what takes long and rarely
          breaks
   lint   the lint steps of `test` alone
+  coverage
+         what the unit tests run of toolkit/decide and toolkit/policies, by branch
 """
+
+MODULES = {"demo": ("toolkit", "demo"), "coverage": ("tests.benchmarks.branch_coverage",)}
+"""Actions that are a command of their own, run with the environment's Python."""
 
 
 def parse(arguments: List[str]) -> argparse.Namespace:
@@ -29,7 +34,7 @@ def parse(arguments: List[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("action", nargs="?", choices=["demo", "test", "lint"], help="see above")
+    parser.add_argument("action", nargs="?", choices=["test", "lint", *MODULES], help="see above")
     parser.add_argument("--check", action="store_true", help="only say what is missing here")
     parser.add_argument(
         "--sglang", metavar="RELEASE", help="with that release, fetched beside the pinned one"
@@ -93,8 +98,8 @@ def main(arguments: List[str]) -> int:
         return testing.run(place, options.unit_only, options.extra, options.scope, release)
     if options.action == "lint":
         return testing.lint(place)
-    if options.action == "demo":
-        command = [str(place.python), "-m", "toolkit", "demo", *options.extra]
+    if options.action in MODULES:
+        command = [str(place.python), "-m", *MODULES[options.action], *options.extra]
         sys.stdout.flush()
         variables = {**layout.tool_environment(), **releases.environment(release)}
         os.execve(command[0], command, variables)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decide.ejection import CONSECUTIVE, FIRST_REST_S, FIRST_S, Ejection, usable
+from toolkit.decide.ejection import CONSECUTIVE, FIRST_REST_S, FIRST_S, FORGIVEN_S, Ejection, usable
 
 
 def ejected(now: float = 0.0) -> Ejection:
@@ -88,3 +88,24 @@ def test_never_more_than_the_share_is_left_out(
         assert sum(healthy) - sum(chosen) <= share * sum(healthy)
     # Nobody is passed over who is not out.
     assert all(ok for (up, out), ok in zip(ranks, chosen, strict=True) if up and not out)
+
+
+def test_only_a_due_request_is_the_probe() -> None:
+    record = ejected()
+    assert not record.posted(FIRST_S - 0.1)
+    assert record.posted(FIRST_S) and not record.posted(FIRST_S)
+    assert not Ejection().posted(0.0), "nobody is out"
+
+
+def test_a_failure_of_long_ago_does_not_lengthen_the_next_ejection() -> None:
+    record, later = ejected(), FORGIVEN_S + 1.0
+    record.answered(later)
+    assert [record.failed(later) for _ in range(CONSECUTIVE)][-1]
+    assert record.until == later + FIRST_S
+
+
+def test_another_process_begins_anew() -> None:
+    record = ejected()
+    record.reset()
+    assert record.open_at(0.0) and not record.out
+    assert not any(record.failed(0.0) for _ in range(CONSECUTIVE - 1))

@@ -228,3 +228,52 @@ def test_behind_one_router_the_load_is_what_was_sent_and_has_not_ended(data: st.
         hear_of_ends()
         assert held(ledger, now) == (len(own), sum(own.values()))
         now += 0.02
+
+
+def test_one_that_was_never_sent_leaves_nothing() -> None:
+    for complete in (True, False):
+        ledger = Ledger(complete=complete)
+        ledger.read(reading(0, 0), 0.0)
+        ledger.cancel(ledger.begin(100, 1.0), 100)
+        assert (ledger.inflight, ledger.inflight_tokens) == (0, 0)
+        assert held(ledger, 1.0) == (0, 0)
+
+
+def test_without_all_requests_what_was_sent_counts_until_a_reading_has_it() -> None:
+    """Others send there, too: nothing is taken off a reading."""
+    ledger = Ledger(complete=False)
+    assert ledger.load(0.0, heard_at=0.0) is None, "no reading yet"
+    ledger.read(reading(3, 300), 0.0)
+    ledger.begin(100, 0.1)
+    assert held(ledger, 0.1) == (4, 400)
+    ledger.read(reading(4, 400), 2.0)
+    assert held(ledger, 2.0) == (4, 400)
+    ledger.end(1, 100, 2.1)
+    assert held(ledger, 2.1) == (4, 400) and ledger.inflight == 0
+
+
+def test_a_reading_that_is_too_old_is_none() -> None:
+    ledger = Ledger(complete=True)
+    ledger.read(reading(0, 0), 0.0)
+    late = STALE_S + 1.0
+    assert ledger.load(late, heard_at=0.0) is None
+    assert ledger.load(late, heard_at=late) is not None, "it is idle, and heard"
+    ledger.begin(10, 0.0)
+    assert ledger.load(late, heard_at=late) is None, "what runs there changes its readings"
+    ledger.read(reading(1, 10), late)
+    ledger.forget()
+    assert ledger.load(late, heard_at=late) is None, "it is gone"
+
+
+def test_an_impossible_reading_is_for_the_policies_to_see() -> None:
+    ledger = Ledger(complete=True)
+    ledger.read({**reading(1, 10), "waiting": -1}, 0.0)
+    load = ledger.load(0.0, heard_at=0.0)
+    assert load is not None and load.waiting == -1
+
+
+def test_what_is_older_than_the_window_is_not_looked_for_in_a_reading() -> None:
+    ledger = Ledger(complete=True)
+    for at in (0.0, WINDOW_S + 1.0):
+        ledger.begin(100, at)
+    assert [event.at for event in ledger._events] == [WINDOW_S + 1.0]

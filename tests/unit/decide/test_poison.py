@@ -10,6 +10,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, text_of
 from toolkit.decide.poison import (
     LATELY_S,
+    MOST_QUARANTINED,
     QUARANTINE_S,
     Deaths,
     Probation,
@@ -48,6 +49,13 @@ def test_who_is_guilty(strikes: list[str], lately: int, guilty: bool) -> None:
     assert seen(*strikes).poisonous(lately) is guilty
 
 
+def test_what_a_record_says_of_its_request() -> None:
+    assert not seen("stood").suspect and seen("gone").suspect
+    assert not seen("stood").lingering and seen("stood", "stood").suspect
+    strikes = seen("answer", "crash", "gone", "stood")
+    assert strikes.failed_by == {"w0", "w1"} and strikes.deaths == ["w1", "w2", "w3"]
+
+
 def test_a_worker_has_one_suspect_at_a_time() -> None:
     probation, first, second = Probation(), object(), object()
     probation.take("a", first)
@@ -56,6 +64,7 @@ def test_a_worker_has_one_suspect_at_a_time() -> None:
     assert not probation.leave(second), "it had none"
     assert not probation.free("a")
     assert probation.leave(first) and probation.free("a")
+    assert not probation.leave(first), "nobody is held any more"
 
 
 def test_deaths_and_quarantines_are_forgotten() -> None:
@@ -65,6 +74,9 @@ def test_deaths_and_quarantines_are_forgotten() -> None:
     quarantine.add(b"x", 0.0)
     assert quarantine.holds(b"x", QUARANTINE_S - 1) and not quarantine.holds(b"y", 0.0)
     assert not quarantine.holds(b"x", QUARANTINE_S) and not quarantine
+    for number in range(MOST_QUARANTINED + 1):
+        quarantine.add(b"%d" % number, 0.0)
+    assert not quarantine.holds(b"0", 1.0) and quarantine.holds(b"1", 1.0)
 
 
 def test_reruns_are_bounded_and_come_back_with_success() -> None:

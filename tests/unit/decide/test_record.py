@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.present import present
 from toolkit.decide.record import recorded
 from toolkit.decide.replay import main, replay
 from toolkit.policies import (
@@ -19,6 +20,7 @@ from toolkit.policies import (
 )
 from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 POOL = 4096
@@ -209,3 +211,51 @@ def test_a_signature_survives() -> None:
 def test_what_is_no_recording_is_refused_with_its_line(lines: list[str]) -> None:
     with pytest.raises(ValueError, match=f"line {len(lines)} is no line of a recording"):
         replay(lines)
+
+
+def test_a_path_is_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "record.jsonl"
+    for _ in range(2):
+        recorded(make_policy("round_robin"), file).choose([WorkerView("a")], RequestView())
+    played = replay(file.read_text().splitlines())
+    assert len(played) == 2 and not any(each.differs for each in played)
+
+
+def test_what_a_host_asks_of_the_policy_it_asks_of_the_recorded_one() -> None:
+    policy = make_policy("br0")
+    wrapped = recorded(policy, io.StringIO())
+    assert wrapped.counters is policy.counters
+    assert wrapped.follow().lengths, "the record wants them, whatever the policy does"
+
+
+def test_tokens_of_a_policy_that_does_not_count_are_put_on_record_as_sums() -> None:
+    sink = io.StringIO()
+    policy = recorded(make_policy("round_robin"), sink)
+    following = policy.follow()
+    following.counted("never-sent", 5)
+    following.sent("r", ("a", 0), ("a", 0), RequestView())
+    present(following.counter("r"))(2)
+    following.counted("r", 3)
+    policy.choose([WorkerView("a")], RequestView(now=100.0))
+    assert [line for line in sink.getvalue().splitlines() if "counted" in line] == [
+        '{"counted":["r",5]}'
+    ]
+
+
+def test_maps_and_centroids_that_are_taken_away_are_on_record() -> None:
+    sink = io.StringIO()
+    policy = recorded(make_policy("eldr"), sink)
+    assert policy.locality is not None
+    slots = np.array([[0], [1]])
+    ones = np.ones((2, 1), dtype=np.float32)
+    policy.locality.maps = {"d": ExpertMap(slots, ones, ones, np.ones(2, dtype=np.float32))}
+    policy.locality.centroids = None
+    workers = [WorkerView("d", dp_rank=rank) for rank in range(2)]
+    signature = np.array([0.0, 1.0], dtype=np.float32)
+    decision = policy.choose(workers, RequestView(signature=signature))
+    lines = sink.getvalue().splitlines()
+    assert any('"maps"' in line for line in lines)
+    (played,) = replay(lines)
+    assert decision is not None and played.now == played.recorded
+    with pytest.raises(ValueError, match="round_robin has no use for centroids"):
+        replay([lines[0].replace('"eldr"', '"round_robin"'), *lines[1:]])

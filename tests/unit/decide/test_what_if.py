@@ -17,6 +17,7 @@ from toolkit.decide.record import recorded
 from toolkit.decide.what_if import CannotCompare, Side, what_if
 from toolkit.policies import make_policy
 from toolkit.policies.base import Load, Policy, RequestView, WorkerView
+from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
 
 RANKS = 4
@@ -213,3 +214,78 @@ def test_without_another_policy_the_record_itself_is_played_again(tmp_path: Path
     wrong = [line.replace('"index":0', '"index":1') for line in lines]
     record.write_text("\n".join(wrong) + "\n")
     assert CliRunner().invoke(app, ["replay", str(record)]).exit_code == 1
+
+
+def two_ranks(*, healthy: bool = True) -> list[WorkerView]:
+    """Ranks that have said nothing of their load."""
+    return [WorkerView("d", dp_rank=rank, healthy=healthy) for rank in range(2)]
+
+
+def test_tokens_of_a_step_and_a_rank_that_is_lost_count_where_the_record_has_them() -> None:
+    sink = StringIO()
+    policy = recorded(make_policy("round_robin", 0), sink)
+    following = policy.follow()
+    for number in range(4):
+        request = RequestView(prompt_tokens=10, now=float(number))
+        decision = policy.choose(two_ranks(), request)
+        assert decision is not None
+        key = ("d", decision.index)
+        following.sent(f"r{number}", key, key, request)
+    following.stepped(("d", 0), 5)
+    following.lost(("d", 1))
+    lines = [*sink.getvalue().splitlines(), '{"counted":["nobody",3]}']
+    found = what_if(lines, "shortest_queue")
+    assert (found.decisions, found.sent) == (4, 4)
+    assert found.other.placed == found.recorded.placed == {("d", 0): 2, ("d", 1): 2}
+    # A record goes on behind it: what was lost holds nothing any more.
+    policy.choose(two_ranks(), RequestView(prompt_tokens=10, now=9.0))
+    assert what_if(sink.getvalue().splitlines(), "shortest_queue").decisions == 5
+
+
+def test_decisions_for_which_no_rank_would_do() -> None:
+    sink = StringIO()
+    policy = recorded(make_policy("shortest_queue", 0), sink)
+    assert policy.choose(two_ranks(healthy=False), RequestView()) is None
+    policy.choose(two_ranks(), RequestView())
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    found = what_if(map(json.dumps, lines), "round_robin")
+    assert (found.recorded.refused, found.other.refused, found.same) == (1, 1, 2)
+    lines[1]["index"], lines[2]["index"] = 0, None  # each refuses what the other places
+    found = what_if(map(json.dumps, lines), "round_robin")
+    assert (found.recorded.refused, found.other.refused, found.same) == (1, 1, 0)
+    assert not found.recorded.placed and not found.other.placed
+
+
+def test_a_round_may_leave_requests_waiting() -> None:
+    sink = StringIO()
+    policy = recorded(make_policy("br0", 0), sink)
+    assert isinstance(policy, Assigner)
+    policy.assign(two_ranks(healthy=False), [RequestView(prompt_tokens=5)])
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    lines[-1]["made"] = [[0, 1, 0]]  # the record says that it was placed
+    found = what_if(map(json.dumps, lines), "br0")
+    assert (found.decisions, found.held_back, found.other.refused) == (1, 1, 0)
+
+
+def test_a_request_that_has_ended_is_like_nobody() -> None:
+    sink = StringIO()
+    policy = recorded(make_policy("eldr", 0), sink)
+    assert policy.locality is not None
+    axes = np.eye(2, dtype=np.float32)
+    policy.locality.centroids = Centroids(axes, {("d", rank): rank for rank in range(2)})
+    following = policy.follow()
+    for number in range(3):
+        request = RequestView(prompt_tokens=10, now=float(number), signature=axes[0])
+        policy.choose(two_ranks(), request)
+        following.sent(f"r{number}", ("d", 0), ("d", 0), request)
+        following.ended(f"r{number}")
+    lines = sink.getvalue().splitlines()
+    assert what_if(lines, "eldr").recorded.likeness == []
+    assert what_if(lines, "shortest_queue").decisions == 3, "it has no use for centroids"
+    without = [line for line in lines if '"ended"' not in line]
+    assert what_if(without, "eldr").recorded.likeness == [pytest.approx(1.0)] * 2
+
+
+def test_a_record_names_its_policy_first() -> None:
+    with pytest.raises(ValueError, match="line 1 is no line of a record: the policy is not named"):
+        what_if(['{"counted":["r",1]}'], "round_robin")

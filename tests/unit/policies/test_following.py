@@ -90,3 +90,29 @@ def test_a_predictor_s_needs_are_its_policy_s() -> None:
     assert make_policy("brh@learned").needs.user and not make_policy("brh@survival").needs.user
     assert make_policy("brh@exact_match").needs.hash
     assert make_policy("composed@brh@exact_match").needs.hash
+
+
+def test_a_policy_that_needs_nothing_is_followed_all_the_same() -> None:
+    following = make_policy("round_robin").follow()
+    assert not following.lengths and following.counter("a") is None
+    signature = np.ones(3, dtype=np.float32)
+    for number in range(3):
+        request = RequestView(prompt_tokens=10, signature=signature)
+        following.sent(f"r{number}", RANKS[number % 2], RANKS[number % 2], request)
+    following.counted("r0", 3)
+    following.stepped(RANKS[0], 1)
+    assert len(following) == 3 and "r0" in following and "r9" not in following
+    following.ended("r1")
+    assert sorted(following.lost(RANKS[0])) == ["r0", "r2"]
+    assert len(following) == 0
+
+
+def test_the_counter_of_a_request_is_that_of_its_lengths() -> None:
+    policy = both()
+    following = policy.follow()
+    following.sent("r", RANKS[0], ("a", None), RequestView(prompt_tokens=10))
+    count = present(following.counter("r"))
+    assert following.lengths and policy.inflight is not None
+    count(4)
+    following.ended("r")
+    assert "r" not in following

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.present import present
+from toolkit.contract.request_class import RequestClass
 from toolkit.policies import (
     POLICIES,
     PUBLISHED,
@@ -18,6 +19,7 @@ from toolkit.policies import (
     make_policy,
     policy_names,
 )
+from toolkit.policies.base import group_count, group_of
 
 names = st.sampled_from(sorted(POLICIES | PUBLISHED))
 loads = st.none() | st.builds(
@@ -234,3 +236,21 @@ def test_every_policy_documents_itself(name: Any) -> None:
     text = type(make_policy(name)).__doc__ or ""
     for word in ("Degraded", "Knobs"):
         assert word in text
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES | PUBLISHED))
+def test_where_nobody_is_healthy_nobody_is_chosen(name: Any) -> None:
+    policy = make_policy(name, 3)
+    assert policy.choose([], RequestView()) is None
+    assert policy.choose([WorkerView("a", healthy=False)], RequestView()) is None
+
+
+def test_classes_of_a_request() -> None:
+    kinds = {kind: RequestView(request_class=kind) for kind in RequestClass}
+    assert [kind for kind, each in kinds.items() if each.best_effort] == [RequestClass.BEST_EFFORT]
+    assert [kind for kind, each in kinds.items() if each.urgent] == [RequestClass.LATENCY_SENSITIVE]
+
+
+def test_dp_attention_ranks_are_one_group() -> None:
+    assert (group_count(4, True), group_count(4, False)) == (1, 4)
+    assert group_of(("a", 2), True) == ("a", None) and group_of(("a", 2), False) == ("a", 2)

@@ -133,6 +133,7 @@ def test_a_half_installed_package_counts_as_absent(tmp_path: Path) -> None:
     assert verify.differing(tmp_path, pins) == ["torn-apart", "listless"]
 
 
+@pytest.mark.slow
 def test_an_environment_of_another_place_is_made_anew(tmp_path: Path) -> None:
     made = SetupLayout(tmp_path / "made")
     assert not environment._usable(made)

@@ -14,6 +14,7 @@ from toolkit.plan import policy_text
 from toolkit.policies import (
     POLICIES,
     PUBLISHED,
+    Load,
     RequestView,
     WorkerView,
     check_policy,
@@ -174,3 +175,11 @@ def test_who_has_waited_too_long_goes_as_the_policy_alone_would_send_him() -> No
     assert pooled.assign(full, [RequestView(prompt_tokens=3)]) == []
     decision = pooled.choose(full, RequestView(prompt_tokens=3))
     assert decision is not None and decision.index == 0
+
+
+def test_it_is_followed_as_the_policy_that_it_wraps_and_full_ranks_get_nothing() -> None:
+    pooled = make_policy("pooled@shortest_queue")
+    assert isinstance(pooled, Assigner)
+    assert not pooled.follow().lengths and make_policy("unpooled@brh@survival").follow().lengths
+    full = WorkerView("a", inflight=4, load=Load(4, 0, 0, 1000, 0), slots=4)
+    assert pooled.assign([full], [RequestView(prompt_tokens=1)]) == []

@@ -264,3 +264,8 @@ def test_what_cannot_be_planned() -> None:
         StageProblem(population, 0, Qoe((1, 0, 0, 0, 0)))
     with pytest.raises(ValueError, match="at least one stage"):
         StageProblem(population, 1, Qoe((1, 0, 0, 0, 0)), most_stages=0)
+
+
+def test_at_least_one_stage_must_be_allowed() -> None:
+    with pytest.raises(ValueError, match="at least one stage must be allowed, not 0"):
+        _problem(1, most_stages=0)

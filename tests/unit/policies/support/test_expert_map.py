@@ -33,3 +33,9 @@ def test_is_refused(change: Any, message: str) -> None:
     assert ExpertMap(**GOOD).ranks == 2
     with pytest.raises(ValueError, match=message):
         ExpertMap(**(GOOD | change))
+
+
+def test_a_signature_in_which_nothing_counts_has_no_shares() -> None:
+    assert ExpertMap(**GOOD).shares(np.zeros(4, dtype=np.float32)) is None
+    found = ExpertMap(**GOOD).shares(np.array([1, 0, 0, 0], dtype=np.float32))
+    assert found is not None and found.argmax() == 0
