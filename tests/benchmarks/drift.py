@@ -20,9 +20,7 @@ calls), clock_K_idle_stall_ms, clock_K_idle_stall_p99_ms
 
 import asyncio
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.shared.common import Result, arguments, peak_gib, percentile
+from tests.benchmarks.shared.common import Result, arguments, in_child, peak_gib, percentile
 
 LAYERS, EXPERTS, RECENT, FIVE_SECONDS = 24, 128, 512, 500
 NAMES = ("counts", "tokens", "ages", "weights", "old")
@@ -111,18 +109,6 @@ def store(folder: Path, counts: np.ndarray, domains: np.ndarray, k: int) -> None
     for name, array in zip(NAMES, arrays, strict=True):
         assert array is not None
         np.save(folder / f"{name}.npy", array)
-
-
-def in_child(folder: Path, refits: int) -> dict[str, Any]:
-    """What the child measured; raises when it fails."""
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.drift", "--child", str(folder), str(refits)],
-        env={**os.environ, **one},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 async def by_clock(

@@ -14,9 +14,7 @@ inertia against vanilla k-means
 """
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.shared.common import Result, arguments, peak_gib
+from tests.benchmarks.shared.common import Result, arguments, in_child, peak_gib
 
 K = 16
 NAMES = ("prefill", "decode", "tokens")
@@ -58,18 +56,6 @@ def store(folder: Path, requests: int) -> None:
 
     for name, array in zip(NAMES, synthetic_counts(requests), strict=False):
         np.save(folder / f"{name}.npy", array)
-
-
-def in_child(folder: Path, fits: int) -> dict[str, Any]:
-    """What the child measured; raises when it fails."""
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.fit", "--child", str(folder), str(fits)],
-        env={**os.environ, **one},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def child(folder: Path, fits: int) -> dict[str, Any]:

@@ -85,6 +85,19 @@ def record(
         file.write(json.dumps(line) + "\n")
 
 
+def in_child(*words: object) -> Any:
+    """What this benchmark prints as `--child WORDS`, with one BLAS thread; raises when it fails."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    module = f"tests.benchmarks.{Path(sys.argv[0]).stem}"
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--child", *map(str, words)],
+        env={**os.environ, **one},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
