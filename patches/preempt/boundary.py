@@ -53,7 +53,7 @@ from toolkit.policies.preemption.bounds import Bounds, Paused
 from toolkit.policies.preemption.named import boundary_policy
 
 if TYPE_CHECKING:
-    import torch
+    from torch.cuda import Event
 
 
 log = limited_logger("toolkit.preempt")
@@ -76,7 +76,7 @@ class BestEffortBatch:
     slice_s: float = 0.0
     paused_s: float = 0.0
     pauses: int = 0
-    events: deque[torch.cuda.Event] = field(default_factory=deque)
+    events: deque[Event] = field(default_factory=deque)
 
 
 def _begin(original: Original[None], scheduler: Scheduler) -> None:
