@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from toolkit.decide import messages as m
 from toolkit.decide.choosing import PolicyFailed
 from toolkit.decide.pool import Pool
-from toolkit.decide.requests import Due, Probe, RequestState, Step, Wait
+from toolkit.decide.requests import Due, ProbeDue, RequestState, Wait, WaitStep
 from toolkit.decide.retries import Retries
-from toolkit.decide.waiting import Unserved, Waiting
+from toolkit.decide.waiting import Unserved, WaitQueues
 
 if TYPE_CHECKING:
     from toolkit.decide.bounds import DeciderBounds
-    from toolkit.decide.choosing import Choosing
+    from toolkit.decide.choosing import Chooser
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
     from toolkit.decide.timers import Timers
@@ -42,7 +42,7 @@ GONE_RETRY_AFTER_S = 2
 class Attempts:
     """Takes what is said of requests; `orders` are those that followed since they were taken."""
 
-    def __init__(self, choosing: Choosing, bounds: DeciderBounds, timers: Timers[Due]) -> None:
+    def __init__(self, choosing: Chooser, bounds: DeciderBounds, timers: Timers[Due]) -> None:
         self._choosing = choosing
         self._bounds = bounds
         self._timers = timers
@@ -50,7 +50,7 @@ class Attempts:
         self.retries = Retries(choosing.ranks, bounds.max_retries, bounds.max_inflight)
         split = "decode" in choosing.ranks.roles
         self.pool = Pool(choosing, bounds.park_timeout_s) if split else None
-        self.waiting = Waiting(choosing, bounds, timers)
+        self.waiting = WaitQueues(choosing, bounds, timers)
         self.requests: dict[int, RequestState] = {}
         self.parked = 0
         """Prefills that have been sent, and whose decode rank is not chosen."""
@@ -83,7 +83,7 @@ class Attempts:
         )  # fmt: skip
         self._begin(request, now)
 
-    def go_on(self, message: m.GoOn, now: float) -> None:
+    def go_on(self, message: m.NextAttempt, now: float) -> None:
         request = self.requests[message.request]
         self._over(request)
         request.view, request.generated = message.view, message.generated
@@ -94,7 +94,7 @@ class Attempts:
 
     def prefilled(self, message: m.Prefilled, now: float) -> None:
         request = self.requests.get(message.request)
-        if request is None or request.step not in (Step.PREFILLING, Step.LAST_WORD):
+        if request is None or request.step not in (WaitStep.PREFILLING, WaitStep.LAST_WORD):
             return
         if message.view is not None:
             request.view = message.view
@@ -104,7 +104,7 @@ class Attempts:
         reservation = message.reservation
         reservation.proven = True
         if reservation.probe:
-            self._timers.set(now + PROBE_S, Probe(reservation))
+            self._timers.set(now + PROBE_S, ProbeDue(reservation))
         request = self.requests.get(message.request)
         if request is None:
             return
@@ -113,7 +113,7 @@ class Attempts:
             for name in self.retries.blame(request, now):
                 self.orders.append(m.Ejected(name))
 
-    def released(self, message: m.Released, now: float) -> None:
+    def released(self, message: m.CallReleased, now: float) -> None:
         reservation = message.reservation
         record = reservation.rank.worker.record
         if message.outcome == "unsent":
@@ -142,9 +142,9 @@ class Attempts:
         if place is not None and place.rank.worker.name == message.worker:
             request.place = None
             place.cancel()
-        self._wait_for(request, Step.PAUSE, now + RETRY_PAUSE_S * request.attempts)
+        self._wait_for(request, WaitStep.PAUSE, now + RETRY_PAUSE_S * request.attempts)
 
-    def ended(self, message: m.Ended, now: float) -> None:
+    def ended(self, message: m.RequestEnded, now: float) -> None:
         request = self.requests.pop(message.request, None)
         if request is None:
             return
@@ -165,14 +165,18 @@ class Attempts:
         """What the worker says of prefills may be missed from now on."""
         for request in list(self.requests.values()):
             rank = request.prefill_rank
-            if request.step is Step.PREFILLING and rank is not None and rank.key[0] == worker:
+            if request.step is WaitStep.PREFILLING and rank is not None and rank.key[0] == worker:
                 self._choose_decode(request, now, known=False)
 
     def died(self, now: float) -> None:
         """Some worker has: those that wait for a verdict on it need wait no longer."""
         for request in list(self.requests.values()):
             failure = request.failure
-            if request.step is Step.VERDICT and failure is not None and self.retries.died(failure):
+            if (
+                request.step is WaitStep.VERDICT
+                and failure is not None
+                and self.retries.died(failure)
+            ):
                 self._judge(request, now)
 
     def waited(self, wait: Wait, now: float) -> None:
@@ -180,18 +184,18 @@ class Attempts:
         request, failure = wait.request, wait.request.failure
         request.timer = None
         match wait.step:
-            case Step.PREFILLING | Step.LAST_WORD:
+            case WaitStep.PREFILLING | WaitStep.LAST_WORD:
                 self._choose_decode(request, now, known=False)
-            case Step.PAUSE:
+            case WaitStep.PAUSE:
                 assert failure is not None
                 told = failure.kind not in ("lost", "early") or failure.proven
                 if told or self.retries.died(failure):
                     self._judge(request, now)
                 else:
-                    self._wait_for(request, Step.VERDICT, now + VERDICT_S)
-            case Step.VERDICT:
+                    self._wait_for(request, WaitStep.VERDICT, now + VERDICT_S)
+            case WaitStep.VERDICT:
                 self._judge(request, now)
-            case Step.RUNNING:
+            case WaitStep.RUNNING:
                 self._leave_probation(request)
             case _:
                 self._advance(request, now)
@@ -213,7 +217,7 @@ class Attempts:
         failure = request.failure
         assert failure is not None
         request.still()
-        request.step = Step.HOST
+        request.step = WaitStep.HOST
         judgement = self.retries.judge(request, failure, now)
         if judgement == "again":
             self.orders.append(m.Again(request.number))
@@ -231,11 +235,11 @@ class Attempts:
         request.calls.clear()
         match request.shape:
             case "split":
-                request.step = Step.DECODE_THERE
+                request.step = WaitStep.DECODE_THERE
             case "one_token":
-                request.step = Step.PREFILL
+                request.step = WaitStep.PREFILL
             case _:
-                request.step = Step.WHOLE
+                request.step = WaitStep.WHOLE
         self._advance(request, now)
 
     def _advance(self, request: RequestState, now: float) -> None:
@@ -252,16 +256,16 @@ class Attempts:
         """One; False: it waits, or has its worker."""
         waiting, prefill = self.waiting, request.prefill_rank
         match request.step:
-            case Step.DECODE_THERE:
+            case WaitStep.DECODE_THERE:
                 if not waiting.there(request, "decode", now):
                     return False
-                request.step = Step.PREFILL
+                request.step = WaitStep.PREFILL
                 return True
-            case Step.PREFILL if prefill is None:
+            case WaitStep.PREFILL if prefill is None:
                 request.prefill_rank = waiting.seek(request, "prefill", now, credit=self.late)
                 request.credit = request.prefill_rank if self.late else None
                 return request.prefill_rank is not None
-            case Step.PREFILL:
+            case WaitStep.PREFILL:
                 assert prefill is not None
                 one_token = request.shape == "one_token"
                 if one_token and prefill.worker.prefill_only:
@@ -272,16 +276,16 @@ class Attempts:
                 if self.late and prefill.worker.tells_prefills:
                     self._prefill(request, prefill, now, whole=False)
                     return False
-                request.step = Step.DECODE_EARLY
+                request.step = WaitStep.DECODE_EARLY
                 return True
-            case Step.DECODE_EARLY:
+            case WaitStep.DECODE_EARLY:
                 decode = self._placed(request) or waiting.seek(request, "decode", now)
                 if decode is not None:
                     self._both(request, decode, now)
-            case Step.DECODE | Step.WHOLE:
-                if request.step is Step.WHOLE and self._go_to_place(request, now):
+            case WaitStep.DECODE | WaitStep.WHOLE:
+                if request.step is WaitStep.WHOLE and self._go_to_place(request, now):
                     return False
-                role = "decode" if request.step is Step.DECODE else request.shape
+                role = "decode" if request.step is WaitStep.DECODE else request.shape
                 rank = waiting.seek(request, role, now)
                 if rank is not None:
                     self._decode(request, self._reserve(request, rank, now), now)
@@ -294,12 +298,12 @@ class Attempts:
         registers the decode before the prefill has run."""
         rank = request.prefill_rank
         assert rank is not None
-        if not known and not rank.worker.healthy and request.step is Step.PREFILLING:
+        if not known and not rank.worker.healthy and request.step is WaitStep.PREFILLING:
             # It went away with this request, most likely: its connection will tell.
-            self._wait_for(request, Step.LAST_WORD, now + LAST_WORD_S)
+            self._wait_for(request, WaitStep.LAST_WORD, now + LAST_WORD_S)
             return
         request.still()
-        request.step = Step.DECODE
+        request.step = WaitStep.DECODE
         if self._go_to_place(request, now):
             return
         if self.pooling:
@@ -327,12 +331,12 @@ class Attempts:
     def _prefill(self, request: RequestState, rank: RankState, now: float, whole: bool) -> None:
         reservation = self._choosing.reserve(rank, request.view, now, generates=False)
         request.calls.append(reservation)
-        self.orders.append(m.Prefill(request.number, rank, reservation, whole=whole))
+        self.orders.append(m.PrefillOrder(request.number, rank, reservation, whole=whole))
         if whole:
             self._run(request, now)
             return
         self.parked += 1
-        self._wait_for(request, Step.PREFILLING, now + self._bounds.prefill_wait_s)
+        self._wait_for(request, WaitStep.PREFILLING, now + self._bounds.prefill_wait_s)
 
     def _both(self, request: RequestState, decode: RankState, now: float) -> None:
         """The prefill, and a decode rank that was chosen before."""
@@ -340,24 +344,24 @@ class Attempts:
         assert prefill is not None
         reservation = self._choosing.reserve(prefill, request.view, now, generates=False)
         request.calls.append(reservation)
-        self.orders.append(m.Prefill(request.number, prefill, reservation, late=False))
+        self.orders.append(m.PrefillOrder(request.number, prefill, reservation, late=False))
         if not self._go_to_place(request, now):
             self._decode(request, self._reserve(request, decode, now), now)
 
     def _decode(self, request: RequestState, reservation: Reservation, now: float) -> None:
         request.calls.append(reservation)
-        self.orders.append(m.Decode(request.number, reservation.rank, reservation))
-        if request.step is Step.DECODE:
+        self.orders.append(m.DecodeOrder(request.number, reservation.rank, reservation))
+        if request.step is WaitStep.DECODE:
             self.parked -= 1
         self._run(request, now)
         self._return_credit(request)
 
     def _run(self, request: RequestState, now: float) -> None:
         request.still()
-        request.step = Step.RUNNING
+        request.step = WaitStep.RUNNING
         if request.record.suspect and not request.streams:
             # Nothing is heard of it before its end; another suspect must not wait for that.
-            wait = Wait(request, Step.RUNNING)
+            wait = Wait(request, WaitStep.RUNNING)
             request.timer = self._timers.set(now + PROBATION_S, wait)
 
     def _placed(self, request: RequestState) -> RankState | None:
@@ -389,9 +393,9 @@ class Attempts:
         """What it holds goes back when the host answers."""
         request.still()
         self.waiting.leave(request)
-        if request.step is Step.DECODE:
+        if request.step is WaitStep.DECODE:
             self.parked -= 1
-        request.step = Step.HOST
+        request.step = WaitStep.HOST
         self.orders.append(order)
 
     # What goes back.
@@ -399,9 +403,9 @@ class Attempts:
     def _over(self, request: RequestState) -> None:
         """The attempt is: what it waits for, and what it holds beside its calls, goes back."""
         request.still()
-        if request.step in (Step.PREFILLING, Step.LAST_WORD, Step.DECODE):
+        if request.step in (WaitStep.PREFILLING, WaitStep.LAST_WORD, WaitStep.DECODE):
             self.parked -= 1
-        request.step = Step.HOST
+        request.step = WaitStep.HOST
         self.waiting.leave(request)
         if self.pool is not None:
             self.pool.leave(request)
@@ -421,7 +425,7 @@ class Attempts:
         if self._choosing.probation.leave(request):
             self.waiting.suspects_look()
 
-    def _wait_for(self, request: RequestState, step: Step, until: float) -> None:
+    def _wait_for(self, request: RequestState, step: WaitStep, until: float) -> None:
         request.still()
         request.step = step
         request.timer = self._timers.set(until, Wait(request, step))

@@ -12,7 +12,7 @@ from toolkit.decide.reservation import Reservation
 from toolkit.policies.support.stoppable import all_full
 
 if TYPE_CHECKING:
-    from toolkit.decide.ranks import Ranks, RankState
+    from toolkit.decide.ranks import KnownRanks, RankState
     from toolkit.decide.requests import RequestState
     from toolkit.policies.base import Policy, RequestView
     from toolkit.policies.following import Following
@@ -27,12 +27,12 @@ class PolicyFailed(Exception):
         self.cause = cause
 
 
-class Choosing:
+class Chooser:
     """Asks policies. `eject_share`: of the healthy ranks that may be left alone at a time;
     `kept_back`: credits of a prefill rank that best-effort requests leave for others."""
 
     def __init__(
-        self, ranks: Ranks, eject_share: float, kept_back: int, stages: StageFilter | None
+        self, ranks: KnownRanks, eject_share: float, kept_back: int, stages: StageFilter | None
     ) -> None:
         self.ranks = ranks
         self.probation = Probation()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.decide import messages as m
 from toolkit.decide.attempts import Attempts
-from toolkit.decide.choosing import Choosing
+from toolkit.decide.choosing import Chooser
 from toolkit.decide.requests import Due, Wait
 from toolkit.decide.timers import Timers
 from toolkit.decide.watchdog import Health
@@ -21,7 +21,7 @@ from toolkit.decide.watchdog import Health
 if TYPE_CHECKING:
     from toolkit.decide.bounds import DeciderBounds
     from toolkit.decide.pool import Pool
-    from toolkit.decide.ranks import Ranks, RankState
+    from toolkit.decide.ranks import KnownRanks, RankState
     from toolkit.policies.base import Policy
     from toolkit.policies.stages.narrowing import StageFilter
 
@@ -29,20 +29,34 @@ if TYPE_CHECKING:
 class Decider:
     """See the module."""
 
-    def __init__(self, ranks: Ranks, bounds: DeciderBounds, stages: StageFilter | None) -> None:
+    def __init__(
+        self, ranks: KnownRanks, bounds: DeciderBounds, stages: StageFilter | None
+    ) -> None:
         self.ranks = ranks
         self.bounds = bounds
         self._timers: Timers[Due] = Timers()
-        self.choosing = Choosing(ranks, bounds.eject_share, bounds.kept_back, stages)
+        self.choosing = Chooser(ranks, bounds.eject_share, bounds.kept_back, stages)
         self.attempts = attempts = Attempts(self.choosing, bounds, self._timers)
         self._takes: dict[type[m.Message], Callable[[Any, float], None]] = {
-            m.Arrive: attempts.arrive, m.GoOn: attempts.go_on, m.Prefilled: attempts.prefilled,
-            m.Proven: attempts.proven, m.Released: attempts.released, m.Failed: attempts.failed,
-            m.Ended: attempts.ended, m.Greeted: self._greeted, m.Up: self._up,
-            m.HeldUp: self._held_up, m.Down: self._down, m.Died: self._died,
-            m.LoadRead: self._load_read, m.Stepped: self._stepped, m.Beaten: self._beaten,
-            m.Hold: self._hold, m.Expected: self._expected, m.Tick: self._tick,
-        }  # fmt: skip
+            m.Arrive: attempts.arrive,
+            m.NextAttempt: attempts.go_on,
+            m.Prefilled: attempts.prefilled,
+            m.Proven: attempts.proven,
+            m.CallReleased: attempts.released,
+            m.Failed: attempts.failed,
+            m.RequestEnded: attempts.ended,
+            m.WorkerGreeted: self._greeted,
+            m.WorkerUp: self._up,
+            m.WorkerHeldUp: self._held_up,
+            m.WorkerDown: self._down,
+            m.WorkerDied: self._died,
+            m.LoadRead: self._load_read,
+            m.Stepped: self._stepped,
+            m.Beaten: self._beaten,
+            m.Hold: self._hold,
+            m.Expected: self._expected,
+            m.TimePassed: self._tick,
+        }
 
     def on(self, message: m.Message, now: float) -> list[m.Order]:
         """Take a message; the orders that follow from it, in their order."""
@@ -81,27 +95,27 @@ class Decider:
         if side == "decode":
             self.attempts.notify_pool(now)
 
-    def _greeted(self, message: m.Greeted, now: float) -> None:
+    def _greeted(self, message: m.WorkerGreeted, now: float) -> None:
         worker = self.ranks.workers[message.worker]
         worker.greeted(message.slots, message.reserve, message.dp_attention, message.prefill_only)
         self.attempts.notify_pool(now)
 
-    def _up(self, message: m.Up, now: float) -> None:
+    def _up(self, message: m.WorkerUp, now: float) -> None:
         worker = self.ranks.workers[message.worker]
         worker.tells_prefills = message.tells_prefills
         if worker.up():
             self._health_changed(message.worker, now)
 
-    def _held_up(self, message: m.HeldUp, now: float) -> None:
+    def _held_up(self, message: m.WorkerHeldUp, now: float) -> None:
         if self.ranks.workers[message.worker].held_up(now):
             self._health_changed(message.worker, now)
 
-    def _down(self, message: m.Down, now: float) -> None:
+    def _down(self, message: m.WorkerDown, now: float) -> None:
         if self.ranks.workers[message.worker].down(now):
             self._health_changed(message.worker, now)
         self.attempts.missed(message.worker, now)
 
-    def _died(self, message: m.Died, now: float) -> None:
+    def _died(self, message: m.WorkerDied, now: float) -> None:
         if self.ranks.workers[message.worker].died(message.crashed, now):
             self.ranks.deaths.note(now)
         self.attempts.died(now)
@@ -127,11 +141,13 @@ class Decider:
             return
         worker = rank.worker
         if rank.health is Health.STUCK and worker.stuck_since is None:
-            self._died(m.Died(worker.name, crashed=False), now)  # suspects are as after a death
+            self._died(
+                m.WorkerDied(worker.name, crashed=False), now
+            )  # suspects are as after a death
             worker.stuck_since, worker.stood_from = now, rank.watchdog.moved_at
             worker.times_stuck += 1
-            self._down(m.Down(worker.name), now)
-            self.attempts.orders.append(m.Stuck(worker.name, rank))
+            self._down(m.WorkerDown(worker.name), now)
+            self.attempts.orders.append(m.WorkerStuck(worker.name, rank))
             return
         stuck = any(each.health is Health.STUCK for each in worker.ranks)
         goes_on = worker.stuck_since is not None and not stuck
@@ -149,7 +165,7 @@ class Decider:
         self.ranks.returns.told(message.worker, message.usual_s, message.back_in_s, now)
         self.attempts.waiting.all_look()
 
-    def _tick(self, _: m.Tick, now: float) -> None:
+    def _tick(self, _: m.TimePassed, now: float) -> None:
         for due in self._timers.take(now):
             if isinstance(due, Wait):
                 self.attempts.waited(due, now)

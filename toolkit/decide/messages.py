@@ -49,7 +49,7 @@ class Arrive(Struct, frozen=True):
     digest: bytes = b""
 
 
-class GoOn(Struct, frozen=True):
+class NextAttempt(Struct, frozen=True):
     """The next attempt of a request that the decider lets run again (`Again`), or that was moved.
     `view`: with the `generated` tokens as part of the prompt. `place`: kept for it on a rank."""
 
@@ -76,7 +76,7 @@ class Proven(Struct, frozen=True):
     decode: bool
 
 
-class Released(Struct, frozen=True):
+class CallReleased(Struct, frozen=True):
     """A call is over. `answered`: below 500. `finished`: by itself or by its limit."""
 
     reservation: Reservation
@@ -100,7 +100,7 @@ class Failed(Struct, frozen=True):
     digest: bytes
 
 
-class Ended(Struct, frozen=True):
+class RequestEnded(Struct, frozen=True):
     """A request is over; its calls were released. `served`: its client has the whole answer."""
 
     request: int
@@ -110,7 +110,7 @@ class Ended(Struct, frozen=True):
 # Of workers, to the decider.
 
 
-class Greeted(Struct, frozen=True):
+class WorkerGreeted(Struct, frozen=True):
     """A worker says what it is. `slots`, `reserve`: see `WorkerState`."""
 
     worker: str
@@ -120,26 +120,26 @@ class Greeted(Struct, frozen=True):
     prefill_only: bool = False
 
 
-class Up(Struct, frozen=True):
+class WorkerUp(Struct, frozen=True):
     """A worker takes requests. `tells_prefills`: it says when a prefill is done."""
 
     worker: str
     tells_prefills: bool = True
 
 
-class HeldUp(Struct, frozen=True):
+class WorkerHeldUp(Struct, frozen=True):
     """A worker takes no requests for the moment, and goes on with those that it has."""
 
     worker: str
 
 
-class Down(Struct, frozen=True):
+class WorkerDown(Struct, frozen=True):
     """A worker takes no requests, and what it says of prefills may be missed."""
 
     worker: str
 
 
-class Died(Struct, frozen=True):
+class WorkerDied(Struct, frozen=True):
     """A worker's processes are gone, or may as well be; `crashed`: it said so itself."""
 
     worker: str
@@ -182,14 +182,14 @@ class Expected(Struct, frozen=True):
     back_in_s: float | None
 
 
-class Tick(Struct, frozen=True):
+class TimePassed(Struct, frozen=True):
     """Time has passed: `Decider.due` has come."""
 
 
 # From the decider.
 
 
-class Prefill(Struct, frozen=True):
+class PrefillOrder(Struct, frozen=True):
     """Prefill the request there. `whole`: that worker answers all of it. `late`: its decode worker
     is chosen when it has run."""
 
@@ -200,7 +200,7 @@ class Prefill(Struct, frozen=True):
     late: bool = True
 
 
-class Decode(Struct, frozen=True):
+class DecodeOrder(Struct, frozen=True):
     """Decode the request there (a plain worker does all of it)."""
 
     request: int
@@ -209,13 +209,13 @@ class Decode(Struct, frozen=True):
 
 
 class Again(Struct, frozen=True):
-    """Run the request again: answer with `GoOn`, or with `Ended`."""
+    """Run the request again: answer with `NextAttempt`, or with `RequestEnded`."""
 
     request: int
 
 
 class Refuse(Struct, frozen=True):
-    """Give the request up, and answer with `Ended`. `why`:
+    """Give the request up, and answer with `RequestEnded`. `why`:
 
     - `failure`: its client gets what the failed attempt says
     - `quarantined`: workers that ran this very request failed a while ago
@@ -247,7 +247,7 @@ class Ejected(Struct, frozen=True):
     worker: str
 
 
-class Stuck(Struct, frozen=True):
+class WorkerStuck(Struct, frozen=True):
     """A rank of the worker is stuck: its requests are to be given up."""
 
     worker: str
@@ -268,9 +268,10 @@ class Waited(Struct, frozen=True):
     seconds: float
 
 
-Message = (
-    Arrive | GoOn | Prefilled | Proven | Released | Failed | Ended | Greeted | Up | HeldUp | Down
-    | Died | LoadRead | Stepped | Beaten | Hold | Expected | Tick
+RequestMessage = Arrive | NextAttempt | Prefilled | Proven | CallReleased | Failed | RequestEnded
+WorkerMessage = (
+    WorkerGreeted | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied | LoadRead | Stepped | Beaten
 )  # fmt: skip
-RequestOrder = Prefill | Decode | Again | Refuse
-Order = RequestOrder | Quarantined | Ejected | Stuck | HealthChanged | Waited
+Message = RequestMessage | WorkerMessage | Hold | Expected | TimePassed
+RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse
+Order = RequestOrder | Quarantined | Ejected | WorkerStuck | HealthChanged | Waited

@@ -13,7 +13,7 @@ from toolkit.policies.rounds.due import Rounds
 from toolkit.policies.support.readings import kv_sizes, read_ranks
 
 if TYPE_CHECKING:
-    from toolkit.decide.choosing import Choosing
+    from toolkit.decide.choosing import Chooser
     from toolkit.decide.ranks import RankState
     from toolkit.decide.requests import RequestState
     from toolkit.decide.reservation import Reservation
@@ -22,7 +22,7 @@ BELIEVED_S = 1.0
 """A reading that says full and does not change, where nothing of ours runs, is believed so long."""
 
 
-class Bound(NamedTuple):
+class BoundRequest(NamedTuple):
     """A request has its rank, after so long in the pool."""
 
     request: RequestState
@@ -35,7 +35,7 @@ class PoolRound:
     """What one round made of those who waited. `given_up`: as no decode worker is there, or
     (`failure`) as the policy failed."""
 
-    bound: list[Bound] = field(default_factory=list)
+    bound: list[BoundRequest] = field(default_factory=list)
     given_up: list[RequestState] = field(default_factory=list)
     failure: PolicyFailed | None = None
 
@@ -55,7 +55,7 @@ class Pool:
     that somebody waits for, over its ranks.
     """
 
-    def __init__(self, choosing: Choosing, park_timeout_s: float) -> None:
+    def __init__(self, choosing: Chooser, park_timeout_s: float) -> None:
         self._choosing = choosing
         self._ranks = choosing.ranks.of("decode")
         self._park_timeout_s = park_timeout_s
@@ -217,7 +217,7 @@ class Pool:
         )
         waited_s = now - self._waiting.pop(request)
         self.bound += 1
-        made.bound.append(Bound(request, reservation, waited_s))
+        made.bound.append(BoundRequest(request, reservation, waited_s))
 
     def _give_up(self, made: PoolRound, requests: Sequence[RequestState]) -> None:
         for request in requests:

@@ -227,7 +227,7 @@ class WorkerState:
         return max(self.crashed_at, self.gone_at) >= at
 
 
-class Ranks:
+class KnownRanks:
     """All workers by their roles, who of them is there, and when the others are expected back."""
 
     def __init__(self, workers: Iterable[WorkerState], now: float = 0.0) -> None:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from toolkit.decide.messages import Failed, Shape
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
-    from toolkit.decide.timers import Timer
+    from toolkit.decide.timers import TimerEntry
     from toolkit.policies.base import RequestView
 
 
-class Step(Enum):
+class WaitStep(Enum):
     """What a request waits for."""
 
     DECODE_THERE = auto()
@@ -43,16 +43,16 @@ class Wait(NamedTuple):
     """The request has waited in this step for as long as it may."""
 
     request: RequestState
-    step: Step
+    step: WaitStep
 
 
-class Probe(NamedTuple):
+class ProbeDue(NamedTuple):
     """A call that is to show that its worker is well again has run for long enough."""
 
     reservation: Reservation
 
 
-Due = Wait | Probe
+Due = Wait | ProbeDue
 
 
 class RequestState:
@@ -74,7 +74,7 @@ class RequestState:
         self.streams = streams
         self.arrived = arrived
         self.deadline = deadline
-        self.step = Step.HOST
+        self.step = WaitStep.HOST
         self.attempt = 0
         """Those before the current one, moves included."""
         self.attempts = 0
@@ -99,7 +99,7 @@ class RequestState:
         """The role of the queue that it waits in; empty: in none."""
         self.entered = 0.0
         """When it began to wait."""
-        self.timer: Timer[Due] | None = None
+        self.timer: TimerEntry[Due] | None = None
         """When it has waited for long enough."""
 
     def still(self) -> None:

@@ -10,7 +10,7 @@ from toolkit.decide.poison import Quarantine, RetryBudget, Strike
 
 if TYPE_CHECKING:
     from toolkit.decide.messages import Failed
-    from toolkit.decide.ranks import Ranks
+    from toolkit.decide.ranks import KnownRanks
     from toolkit.decide.requests import RequestState
 
 Judgement = Literal["again", "failure", "poisonous", "budget"]
@@ -20,7 +20,7 @@ class Retries:
     """Judges failed attempts. Workers are blamed only for what the request did not do elsewhere
     (`blame`), requests only for what they saw happen to several workers (`judge`)."""
 
-    def __init__(self, ranks: Ranks, max_retries: int, max_inflight: int) -> None:
+    def __init__(self, ranks: KnownRanks, max_retries: int, max_inflight: int) -> None:
         self._ranks = ranks
         self._max_retries = max_retries
         self.quarantine = Quarantine()

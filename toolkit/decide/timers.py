@@ -12,7 +12,7 @@ SPARE = 64
 What = TypeVar("What")
 
 
-class Timer(Generic[What]):
+class TimerEntry(Generic[What]):
     """One entry: `what` is due; `cancel` it once it is of no use."""
 
     __slots__ = ("_timers", "what")
@@ -31,14 +31,14 @@ class Timers(Generic[What]):
     """Entries by time, and of equal times in the order in which they were set."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer[What]]] = []
+        self._heap: list[tuple[float, int, TimerEntry[What]]] = []
         self._number = 0
         self._dead = 0
 
-    def set(self, at: float, what: What) -> Timer[What]:
+    def set(self, at: float, what: What) -> TimerEntry[What]:
         """`what` is due once `at` has come."""
         self._number += 1
-        timer = Timer(self, what)
+        timer = TimerEntry(self, what)
         heapq.heappush(self._heap, (at, self._number, timer))
         return timer
 

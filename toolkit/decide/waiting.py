@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from toolkit.decide.requests import Due, Step, Wait
+from toolkit.decide.requests import Due, Wait, WaitStep
 from toolkit.decide.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
     from toolkit.decide.bounds import DeciderBounds
-    from toolkit.decide.choosing import Choosing
+    from toolkit.decide.choosing import Chooser
     from toolkit.decide.ranks import RankState
     from toolkit.decide.requests import RequestState
     from toolkit.decide.timers import Timers
@@ -25,7 +25,7 @@ class Unserved(Exception):
         self.retry_after = retry_after
 
 
-class Waiting:
+class WaitQueues:
     """A queue for each role, and one of all suspects (`toolkit.decide.poison`): a worker takes one
     of these at a time, and they must hold up nobody else.
 
@@ -33,7 +33,7 @@ class Waiting:
     however often the health of workers changes meanwhile.
     """
 
-    def __init__(self, choosing: Choosing, bounds: DeciderBounds, timers: Timers[Due]) -> None:
+    def __init__(self, choosing: Chooser, bounds: DeciderBounds, timers: Timers[Due]) -> None:
         self._ranks = choosing.ranks
         self._choosing = choosing
         self._bounds = bounds
@@ -137,7 +137,7 @@ class Waiting:
         if self._ranks.gone_at(role) is None:
             return
         bounds = self._bounds
-        if request.step is Step.DECODE:
+        if request.step is WaitStep.DECODE:
             least_s = bounds.park_timeout_s
         else:
             least_s = bounds.rerun_wait_s if request.attempt else bounds.no_worker_wait_s

@@ -25,7 +25,7 @@ class TakesOrders(Protocol):
 class TakesVerdicts(Protocol):
     """A worker of the router."""
 
-    def judged(self, order: m.Stuck | m.HealthChanged) -> None: ...
+    def judged(self, order: m.WorkerStuck | m.HealthChanged) -> None: ...
 
 
 class Channel:
@@ -85,7 +85,7 @@ class Channel:
 
     def give_back(self, reservation: Reservation) -> None:
         """It was not used."""
-        self.send(m.Released(reservation, "unsent", False))
+        self.send(m.CallReleased(reservation, "unsent", False))
 
     def _deliver(self) -> None:
         if self._delivering:  # of a message that was sent while orders are carried out
@@ -99,11 +99,11 @@ class Channel:
 
     def _carry_out(self, order: m.Order) -> None:
         match order:
-            case m.Prefill() | m.Decode() | m.Again() | m.Refuse():
+            case m.PrefillOrder() | m.DecodeOrder() | m.Again() | m.Refuse():
                 request = self._requests.get(order.request)
                 if request is not None:
                     request.take(order)
-            case m.Stuck() | m.HealthChanged():
+            case m.WorkerStuck() | m.HealthChanged():
                 self._workers[order.worker].judged(order)
                 for listener in self.listeners:
                     listener.health_changed()
@@ -128,4 +128,4 @@ class Channel:
 
     def _tick(self) -> None:
         self._timer = self._due = None
-        self.send(m.Tick())
+        self.send(m.TimePassed())

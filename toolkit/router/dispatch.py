@@ -164,7 +164,7 @@ class Dispatcher(WorkerListener):
                 if had
                 else sub_request.view
             )
-            begin = m.GoOn(channel.number, view, had, moved, live.take_place())
+            begin = m.NextAttempt(channel.number, view, had, moved, live.take_place())
 
     def _arrival(
         self, number: int, sub_request: SubRequest, view: RequestView, arrived: float

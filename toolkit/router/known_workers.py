@@ -9,7 +9,7 @@ from typing import cast
 from toolkit.decide import messages as m
 from toolkit.decide.bounds import DeciderBounds
 from toolkit.decide.decider import Decider
-from toolkit.decide.ranks import Ranks
+from toolkit.decide.ranks import KnownRanks
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.router.channel import Channel
 from toolkit.router.rank import Rank
@@ -32,7 +32,7 @@ class KnownWorkers:
         self._named = {worker.name: worker for worker in self.workers}
         layout = config.layout
         stages = None if layout is None else StageFilter(layout)
-        ranks = Ranks(self.workers, monotonic())
+        ranks = KnownRanks(self.workers, monotonic())
         self.decider = Decider(ranks, _bounds(config), stages)
         channel.begin(self.decider, self._named)
 

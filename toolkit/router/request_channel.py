@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class TakesCalls(Protocol):
     """An attempt: who calls the workers that the decider names."""
 
-    def prefill(self, order: m.Prefill) -> None: ...
+    def prefill(self, order: m.PrefillOrder) -> None: ...
 
-    def decode(self, order: m.Decode) -> None: ...
+    def decode(self, order: m.DecodeOrder) -> None: ...
 
 
 class RequestChannel:
@@ -52,7 +52,7 @@ class RequestChannel:
             self.go_on()
         elif self.attempt is None or self.turn.done():
             self.channel.give_back(order.reservation)  # it is over, or about to be
-        elif isinstance(order, m.Prefill):
+        elif isinstance(order, m.PrefillOrder):
             self.attempt.prefill(order)
         else:
             self.attempt.decode(order)
@@ -69,7 +69,7 @@ class RequestChannel:
 
     def close(self, served: bool) -> None:
         """The request is over."""
-        self.channel.send(m.Ended(self.number, served))
+        self.channel.send(m.RequestEnded(self.number, served))
         self.channel.leave(self.number)
         self.turn.cancel()
 

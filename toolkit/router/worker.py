@@ -105,7 +105,7 @@ class Worker(WorkerState):
             listener.greeted(self)
         one_token = prefill_only.PATCH in hello.patches
         slots, reserve = hello.max_running_requests, hello.reserved_tokens
-        self.channel.send(m.Greeted(self.name, slots, reserve, hello.dp_attention, one_token))
+        self.channel.send(m.WorkerGreeted(self.name, slots, reserve, hello.dp_attention, one_token))
 
     def prefill_done(self, event: PrefillDone) -> None:
         waits = self.prefills.pop(event.rid, None)
@@ -117,10 +117,10 @@ class Worker(WorkerState):
         if told is not None:
             told(event)
 
-    def judged(self, order: m.Stuck | m.HealthChanged) -> None:
+    def judged(self, order: m.WorkerStuck | m.HealthChanged) -> None:
         """The decider has judged one of its ranks."""
         rank = order.rank
-        if isinstance(order, m.Stuck):
+        if isinstance(order, m.WorkerStuck):
             why = f"{order.rank.name} is stuck: {order.rank.watchdog.describe()}"
             log.error("worker %s: its requests go elsewhere, as %s", self.name, why)
             self._give_up(why, "stuck")
@@ -145,21 +145,21 @@ class Worker(WorkerState):
         }
 
     def mark_up(self) -> None:
-        self.channel.send(m.Up(self.name, self.has_events))
+        self.channel.send(m.WorkerUp(self.name, self.has_events))
 
     def mark_held_up(self) -> None:
         """No new requests: its HTTP loop does not come round, its ranks may well compute."""
-        self.channel.send(m.HeldUp(self.name))
+        self.channel.send(m.WorkerHeldUp(self.name))
 
     def mark_dead(self, crashed: bool) -> None:
         """Its processes are gone, or may as well be: `crashed`: it said so itself."""
-        self.channel.send(m.Died(self.name, crashed))
+        self.channel.send(m.WorkerDied(self.name, crashed))
 
     def mark_down(self, fail: str | None = None) -> None:
         """No new requests. With `fail`, what runs here is given up as well, with that reason."""
         if self.healthy:
             self._lose()
-        self.channel.send(m.Down(self.name))
+        self.channel.send(m.WorkerDown(self.name))
         if fail is not None:
             self._give_up(fail, "lost")
 

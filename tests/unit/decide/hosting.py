@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from toolkit.decide import messages as m
 from toolkit.decide.bounds import DeciderBounds
 from toolkit.decide.decider import Decider
-from toolkit.decide.ranks import Ranks, WorkerSpec, WorkerState
+from toolkit.decide.ranks import KnownRanks, WorkerSpec, WorkerState
 from toolkit.decide.reservation import Reservation
 from toolkit.decide.watchdog import StuckBounds
 from toolkit.policies import make_policy
@@ -65,7 +65,7 @@ class DeciderHost:
         ]
         stuck = StuckBounds(stuck_s=10.0, announced_s=60.0)
         self.now = 100.0
-        self.ranks = Ranks((WorkerState(spec, stuck) for spec in specs), self.now)
+        self.ranks = KnownRanks((WorkerState(spec, stuck) for spec in specs), self.now)
         self.decider = Decider(self.ranks, bounds, None)
         for side in ("prefill", "decode"):
             name = policy if side == "decode" else "shortest_queue"
@@ -76,8 +76,8 @@ class DeciderHost:
         self.orders: list[str] = []
         self.count = 0
         for spec in specs:
-            self.tell(m.Greeted(spec.name, slots, reserve))
-            self.tell(m.Up(spec.name))
+            self.tell(m.WorkerGreeted(spec.name, slots, reserve))
+            self.tell(m.WorkerUp(spec.name))
 
     def tell(self, message: m.Message) -> None:
         """Say it, and carry out what follows."""
@@ -90,19 +90,19 @@ class DeciderHost:
 
     def _carry_out(self, order: m.Order) -> list[m.Message]:
         match order:
-            case m.Prefill():
+            case m.PrefillOrder():
                 self.running[order.request].prefill = order.reservation
-            case m.Decode():
+            case m.DecodeOrder():
                 running = self.running[order.request]
                 running.decode, running.waits = order.reservation, False
             case m.Refuse():
                 running = self.running[order.request]
-                calls = [m.Released(call, "unknown", False) for call in running.calls]
+                calls = [m.CallReleased(call, "unknown", False) for call in running.calls]
                 return [*calls, self._over(running, order.why)]
             case m.Again():
                 running = self.running[order.request]
                 running.waits = True
-                return [m.GoOn(order.request, running.view)]
+                return [m.NextAttempt(order.request, running.view)]
             case _:
                 pass
         return []
@@ -121,13 +121,13 @@ class DeciderHost:
     def serve(self, running: Running) -> None:
         """To its end."""
         for call in running.calls:
-            self.tell(m.Released(call, "served", True, 5, True))
+            self.tell(m.CallReleased(call, "served", True, 5, True))
         self.tell(self._over(running, "served"))
 
     def leave(self, running: Running) -> None:
         """Its client goes away."""
         for call in running.calls:
-            self.tell(m.Released(call, "unknown", False))
+            self.tell(m.CallReleased(call, "unknown", False))
         self.tell(self._over(running, "left"))
 
     def fail(
@@ -140,7 +140,7 @@ class DeciderHost:
         """An attempt fails on the worker of one of its calls."""
         for each in running.calls:
             outcome: m.Outcome = "failed" if each is call else "unknown"
-            self.tell(m.Released(each, outcome, False))
+            self.tell(m.CallReleased(each, outcome, False))
         running.prefill = running.decode = None
         worker = call.rank.worker.name
         digest = str(running.number).encode()
@@ -148,17 +148,17 @@ class DeciderHost:
             m.Failed(running.number, worker, kind, call.begun, proven, frozenset({worker}), digest)
         )
 
-    def _over(self, running: Running, how: str) -> m.Ended:
+    def _over(self, running: Running, how: str) -> m.RequestEnded:
         del self.running[running.number]
         self.ended.setdefault(running.number, []).append(how)
-        return m.Ended(running.number, served=how == "served")
+        return m.RequestEnded(running.number, served=how == "served")
 
     def pass_time(self, seconds: float) -> None:
         """With every tick that is due meanwhile."""
         until = self.now + seconds
         while (due := self.decider.due) is not None and due <= until:
             self.now = max(self.now, due)
-            self.tell(m.Tick())
+            self.tell(m.TimePassed())
         self.now = until
 
     def settle(self) -> None:
@@ -177,11 +177,11 @@ class DeciderHost:
 
 def _words(order: m.Order) -> str:
     match order:
-        case m.Prefill() | m.Decode():
+        case m.PrefillOrder() | m.DecodeOrder():
             return f"{type(order).__name__} {order.request} {order.rank.name}"
         case m.Refuse():
             return f"Refuse {order.request} {order.why} {order.role} {order.retry_after}"
-        case m.Stuck() | m.HealthChanged():
+        case m.WorkerStuck() | m.HealthChanged():
             return f"{type(order).__name__} {order.worker}"
         case _:
             return str(order)

@@ -42,17 +42,17 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
         elif what == "prove" and one is not None and one.decode is not None:
             host.tell(m.Proven(one.number, one.decode, decode=True))
         elif what == "died":
-            host.tell(m.Died(worker, crashed=which % 2 == 0))
-            host.tell(m.Down(worker))
+            host.tell(m.WorkerDied(worker, crashed=which % 2 == 0))
+            host.tell(m.WorkerDown(worker))
         elif what == "down":
-            host.tell(m.Down(worker))
+            host.tell(m.WorkerDown(worker))
         elif what == "up":
-            host.tell(m.Up(worker))
+            host.tell(m.WorkerUp(worker))
         elif what == "restart":
-            host.tell(m.Greeted(worker, slots=4))
-            host.tell(m.Up(worker))
+            host.tell(m.WorkerGreeted(worker, slots=4))
+            host.tell(m.WorkerUp(worker))
         elif what == "held_up":
-            host.tell(m.HeldUp(worker))
+            host.tell(m.WorkerHeldUp(worker))
         elif what == "read":
             host.read(worker)
         elif what in ("hold", "unhold"):
@@ -76,8 +76,8 @@ def finish(host: DeciderHost) -> None:
     """All workers come back, and whatever runs is served."""
     for name in host.ranks.workers:
         host.tell(m.Hold(((name, 0),), on=False))
-        host.tell(m.Greeted(name, slots=4))
-        host.tell(m.Up(name))
+        host.tell(m.WorkerGreeted(name, slots=4))
+        host.tell(m.WorkerUp(name))
     for _ in range(400):
         for name in host.ranks.workers:
             host.read(name)
@@ -158,13 +158,13 @@ def test_a_prefill_waits_for_a_credit_in_order_of_arrival() -> None:
 
 def test_without_a_decode_worker_nothing_is_prefilled_and_the_client_hears_when_to_come() -> None:
     host = DeciderHost(decodes=1)
-    host.tell(m.Down("decode-0"))
+    host.tell(m.WorkerDown("decode-0"))
     waiting = host.arrive()
     assert waiting.prefill is None
     host.pass_time(BOUNDS.no_worker_wait_s + 0.1)
     assert host.ended[waiting.number] == ["nobody"]
     late = host.arrive()
-    host.tell(m.Up("decode-0"))
+    host.tell(m.WorkerUp("decode-0"))
     assert late.prefill is not None
 
 
@@ -175,8 +175,8 @@ def test_a_request_that_kills_two_workers_is_not_run_again() -> None:
         host.prefilled(request)
         assert request.decode is not None
         call = request.decode
-        host.tell(m.Died(call.rank.worker.name, crashed=True))
-        host.tell(m.Down(call.rank.worker.name))
+        host.tell(m.WorkerDied(call.rank.worker.name, crashed=True))
+        host.tell(m.WorkerDown(call.rank.worker.name))
         host.fail(request, call)
         host.pass_time(1.0)
     assert host.ended[request.number] == ["poisonous"]
@@ -188,7 +188,7 @@ def test_a_prefill_whose_worker_goes_away_is_given_a_moment_to_say_that_it_is_lo
     request = host.arrive()
     call = request.prefill
     assert call is not None
-    host.tell(m.Down(call.rank.worker.name))
+    host.tell(m.WorkerDown(call.rank.worker.name))
     assert request.decode is None
     host.fail(request, call)
     host.pass_time(1.0)
@@ -212,7 +212,7 @@ def test_a_suspect_waits_for_probation_rather_than_go_back_to_where_it_failed() 
     request.record.strikes[0] = ("answer", sick)
     choosing.probation.leave(other)
     assert choosing.usable("decode", request, host.now) == [False, True]
-    host.tell(m.Down(well))
+    host.tell(m.WorkerDown(well))
     assert choosing.usable("decode", request, host.now) == [True, False], "the last resort"
 
 
@@ -224,8 +224,8 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
     runs, waits = host.arrive(), host.arrive()
     assert suspect.decode is not None
     call = suspect.decode
-    host.tell(m.Died(call.rank.worker.name, crashed=True))
-    host.tell(m.Down(call.rank.worker.name))
+    host.tell(m.WorkerDied(call.rank.worker.name, crashed=True))
+    host.tell(m.WorkerDown(call.rank.worker.name))
     host.fail(suspect, call)
     host.pass_time(1.0)
     assert (suspect.prefill, waits.prefill) == (None, None)

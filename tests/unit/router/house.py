@@ -44,10 +44,10 @@ class Waiter:
 
     def take(self, order: m.RequestOrder) -> None:
         match order:
-            case m.Prefill():
+            case m.PrefillOrder():
                 self.prefill = order.reservation
                 self._house.channel.send(m.Prefilled(self.number, self.view))
-            case m.Decode():
+            case m.DecodeOrder():
                 self.bound.set_result(order.reservation)
             case m.Refuse():
                 self.bound.set_exception(
@@ -126,7 +126,7 @@ class House:
 
     def end(self, at: int) -> None:
         waiter, reservation = self.running.pop(at)
-        self._over(waiter, m.Released(reservation, "served", True, 3, True), served=True)
+        self._over(waiter, m.CallReleased(reservation, "served", True, 3, True), served=True)
 
     def leave(self, waiter: Waiter) -> None:
         """Its client goes away before anything was sent."""
@@ -134,14 +134,14 @@ class House:
             waiter.bound.cancel()
             self._over(waiter, None, served=False)
         elif waiter.bound.exception() is None:
-            self._over(waiter, m.Released(waiter.bound.result(), "unsent", False), served=False)
+            self._over(waiter, m.CallReleased(waiter.bound.result(), "unsent", False), served=False)
 
-    def _over(self, waiter: Waiter, released: m.Released | None, served: bool) -> None:
+    def _over(self, waiter: Waiter, released: m.CallReleased | None, served: bool) -> None:
         if waiter.prefill is not None:
-            self.channel.send(m.Released(waiter.prefill, "unknown", True))
+            self.channel.send(m.CallReleased(waiter.prefill, "unknown", True))
         if released is not None:
             self.channel.send(released)
-        self.channel.send(m.Ended(waiter.number, served))
+        self.channel.send(m.RequestEnded(waiter.number, served))
         self.channel.leave(waiter.number)
 
     def waiting(self) -> list[Waiter]:

@@ -15,8 +15,8 @@ from tests.unit.router.cluster_calls import bodies, idle, post, run
 from tests.unit.router.house import House, turns
 from toolkit.contract.headers import CLASS
 from toolkit.contract.request_class import RequestClass
-from toolkit.decide.choosing import Choosing
-from toolkit.decide.ranks import Ranks, WorkerSpec, WorkerState
+from toolkit.decide.choosing import Chooser
+from toolkit.decide.ranks import KnownRanks, WorkerSpec, WorkerState
 from toolkit.decide.requests import RequestState
 from toolkit.decide.reservation import Reservation
 from toolkit.decide.watchdog import StuckBounds
@@ -201,14 +201,14 @@ async def _figures(cluster: Cluster) -> dict[tuple[str, str], int]:
     return {(name, kind): int(float(count)) for name, kind, count in found}
 
 
-def prefills(count: int, preempts: bool = True, kept_back: int = 0) -> Choosing:
+def prefills(count: int, preempts: bool = True, kept_back: int = 0) -> Chooser:
     """Prefill workers that stop best-effort prompts, or do not; with 8 credits each."""
     bounds = StuckBounds(0.0, 0.0)
     specs = [WorkerSpec(f"p{n}", "prefill", preempts=preempts, parked=8) for n in range(count)]
-    ranks = Ranks(WorkerState(spec, bounds) for spec in specs)
+    ranks = KnownRanks(WorkerState(spec, bounds) for spec in specs)
     for worker in ranks.workers.values():
         worker.up()
-    choosing = Choosing(ranks, eject_share=0.5, kept_back=kept_back, stages=None)
+    choosing = Chooser(ranks, eject_share=0.5, kept_back=kept_back, stages=None)
     choosing.use("prefill", make_policy("shortest_queue", side="prefill"))
     return choosing
 
@@ -218,7 +218,7 @@ def asked(kind: RequestClass) -> RequestView:
 
 
 def chosen(
-    choosing: Choosing, kind: RequestClass, credit: bool = False, role: str = "prefill"
+    choosing: Chooser, kind: RequestClass, credit: bool = False, role: str = "prefill"
 ) -> str | None:
     request = RequestState(0, asked(kind), "split", True, 0.0, 0.0)
     rank = choosing.choose(role, request, 0.0, credit)

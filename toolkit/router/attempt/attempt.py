@@ -123,7 +123,7 @@ class Attempt:
                 self._channel.channel, self._upstream_calls, self._relay, request_id, ok, moved
             )
 
-    def prefill(self, order: m.Prefill) -> None:
+    def prefill(self, order: m.PrefillOrder) -> None:
         """The decider's order."""
         rank, calls = self._rank(order.rank), self._upstream_calls
         self._timing.queue = monotonic() - self._arrived
@@ -146,7 +146,7 @@ class Attempt:
         if order.late:
             rank.worker.prefills[calls.rid] = self
 
-    def decode(self, order: m.Decode) -> None:
+    def decode(self, order: m.DecodeOrder) -> None:
         """The decider's order; of a plain worker, or one that only counts, all of the request."""
         rank, calls = self._rank(order.rank), self._upstream_calls
         if self._prefill is None:
@@ -206,7 +206,7 @@ class Attempt:
         self,
         rank: Rank,
         body: dict[str, Any],
-        order: m.Prefill | m.Decode,
+        order: m.PrefillOrder | m.DecodeOrder,
         decode: bool,
         early: Early | None = None,
     ) -> UpstreamCall | None:

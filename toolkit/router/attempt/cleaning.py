@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from toolkit.decide.messages import Outcome, Released
+from toolkit.decide.messages import CallReleased, Outcome
 from toolkit.router.attempt.outcomes import FULL
 from toolkit.router.merge import completion_tokens
 
@@ -48,7 +48,7 @@ def clean_up(
             call.close()
         outcome = _outcome(upstream_call, ok, moved)
         generated = _generated(upstream_call, relay, ok)
-        channel.send(Released(reservation, outcome, _answered(upstream_call), generated, ok))
+        channel.send(CallReleased(reservation, outcome, _answered(upstream_call), generated, ok))
 
 
 def _outcome(upstream_call: UpstreamCall, ok: bool, moved: bool) -> Outcome:
@@ -78,4 +78,4 @@ def _generated(upstream_call: UpstreamCall, relay: Relay | None, ok: bool) -> in
 
 
 def _end_later(channel: Channel, upstream_call: UpstreamCall, _: asyncio.Future[bool]) -> None:
-    channel.send(Released(upstream_call.reservation, "unknown", _answered(upstream_call)))
+    channel.send(CallReleased(upstream_call.reservation, "unknown", _answered(upstream_call)))

@@ -25,7 +25,7 @@ from toolkit.contract.events import Hello, Moving
 from toolkit.contract.move_orders import End, Ids, Send, encode_order
 from toolkit.contract.paths import MOVE
 from toolkit.contract.ticket import MAX_LATE
-from toolkit.decide.messages import Released
+from toolkit.decide.messages import CallReleased
 from toolkit.policies.precopy import reserve_for
 from toolkit.router.failure import failure_of
 from toolkit.router.first import first_of
@@ -349,7 +349,7 @@ class _Transfer:
         generated = relay.tokens - old.brought
         old.rank.worker.abort(old.rid)
         old.call.close()
-        released = Released(old.reservation, "moved", answered=True, generated=generated)
+        released = CallReleased(old.reservation, "moved", answered=True, generated=generated)
         live.channel.channel.send(released)
         relay.take_over(
             upstream_call.call,
