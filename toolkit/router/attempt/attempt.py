@@ -131,6 +131,7 @@ class Attempt:
             body = calls.prefill_only_body(rank)
             self._answers = self._post(rank, body, order, decode=True)
             if self._answers is not None:
+                self._relaying.begin(self._answers, None)
                 self._serving.metrics.prefill_only.inc()
                 self._channel.go_on()
             return
@@ -161,6 +162,7 @@ class Attempt:
         if posted is None:
             return
         self._answers = posted
+        self._relaying.begin(posted, self._prefill)
         self._note_signature()
         self._live.at(posted, calls, self._view)
         self._channel.go_on()

@@ -71,17 +71,27 @@ class Relaying:
         self.begun = False
         """The client has had its first token from the prefill."""
 
+    def begin(self, upstream_call: UpstreamCall, prefill: UpstreamCall | None) -> None:
+        """The call that answers has just been posted: its first bytes may come before the
+        request's own task is awake."""
+        if self._relay is None:
+            return
+        ids = (self._upstream_calls.rid, self._sub_request.rid)
+        count = upstream_call.reservation.count
+        self._relay.begin(upstream_call.call, hold=self._merges(prefill), count=count, ids=ids)
+
+    def _merges(self, prefill: UpstreamCall | None) -> bool:
+        """Whether the prefill's answer has something that the client's is to have."""
+        return prefill is not None and self._sub_request.wants_prompt_logprobs()
+
     async def follow(
         self, upstream_call: UpstreamCall, prefill: UpstreamCall | None, late: bool
     ) -> Answer | None:
         """Until the answer is whole or streamed; a prefill that fails before the first byte
         counts."""
-        posted_at = monotonic()
-        call, relay, sub_request = upstream_call.call, self._relay, self._sub_request
-        merge = prefill is not None and sub_request.wants_prompt_logprobs()
-        if relay is not None:
-            ids = (self._upstream_calls.rid, sub_request.rid)
-            relay.begin(call, hold=merge, count=upstream_call.reservation.count, ids=ids)
+        posted_at = upstream_call.begun
+        call, relay = upstream_call.call, self._relay
+        merge = self._merges(prefill)
         waiting: set[asyncio.Future[Any]] = {call.done}
         if relay is not None:
             waiting.add(relay.first)
