@@ -62,7 +62,7 @@ def main() -> None:
         "simulated_s": simulation.events.now,
         "requests": recorder.ended,
         "events": simulation.events.handled,
-        "rounds": simulation.router.rounds,
+        "rounds": pool.rounds if (pool := simulation.router.decider.pool) else 0,
         "steps": sum(group.steps for group in simulation.groups),
         "kv_spread": figures["kv_spread"],
         "tpot_mean_ms": figures["tpot_mean"] * 1e3,

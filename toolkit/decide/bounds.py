@@ -19,3 +19,12 @@ class DeciderBounds:
     max_inflight: int
     eject_share: float
     kept_back: int
+
+
+KEPT_BACK = 8
+"""One in so many parked prefills of a rank is for others than best-effort requests."""
+
+
+def kept_back(parked: int, classes: bool) -> int:
+    """Credits that best-effort requests leave for others, of so many; where there are classes."""
+    return parked // KEPT_BACK if classes else 0

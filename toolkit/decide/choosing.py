@@ -45,12 +45,14 @@ class Chooser:
         self._eject_share = eject_share
         self._kept_back = kept_back
 
-    def use(self, side: str, policy: Policy) -> None:
-        """From now on."""
+    def use(self, side: str, policy: Policy, following: Following | None = None) -> None:
+        """From now on. `following`: who is told for it of what is in flight, if not its own."""
         self.policies[side] = policy
         if side == "decode":
             follows = policy.needs.following or policy.on_record
-            self.following = policy.follow() if follows else None
+            if following is None and follows:
+                following = policy.follow()
+            self.following = following
 
     def policy(self, role: str) -> Policy:
         # A plain worker does both; the decode policy balances it.
@@ -95,7 +97,7 @@ class Chooser:
         usable = self.usable(role, request, now, credit, left)
         if not any(usable):
             return None
-        stages = self.stages if role == "decode" else None
+        stages = self.stages if role != "prefill" else None
         if stages is not None:
             usable = stages.narrow(view.prompt_tokens, usable)
         stops = view.urgent and role != "decode"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from toolkit.decide.pool import Pool
     from toolkit.decide.ranks import KnownRanks, RankState
     from toolkit.policies.base import Policy
+    from toolkit.policies.following import Following
     from toolkit.policies.stages.narrowing import StageFilter
 
 
@@ -89,9 +90,11 @@ class Decider:
         """Whether requests must come with a digest."""
         return bool(self.attempts.retries.quarantine)
 
-    def use(self, side: str, policy: Policy, now: float) -> None:
-        """A policy for a side, from now on."""
-        self.choosing.use(side, policy)
+    def use(
+        self, side: str, policy: Policy, now: float, following: Following | None = None
+    ) -> None:
+        """A policy for a side, from now on. `following`: see `Chooser.use`."""
+        self.choosing.use(side, policy, following)
         if side == "decode":
             self.attempts.notify_pool(now)
 

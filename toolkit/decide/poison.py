@@ -54,6 +54,8 @@ class Record:
 
     @property
     def suspect(self) -> bool:
+        if not self.strikes:
+            return False
         return self.lingering or any(what != "stood" for what, _ in self.strikes)
 
     @property

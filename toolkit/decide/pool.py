@@ -63,6 +63,8 @@ class Pool:
         """Since when."""
         self._rounds = Rounds()
         self._gone_at: float | None = None
+        self.rounds = 0
+        """In which somebody waited."""
         self.bound = 0
         self.expired = 0
         """Of those, bound since their time was up."""
@@ -97,6 +99,7 @@ class Pool:
         self._rounds.begun()
         made = PoolRound()
         if self._waiting:
+            self.rounds += 1
             try:
                 self._assign_all(made, now)
             except PolicyFailed as failure:
@@ -207,7 +210,9 @@ class Pool:
         if self._choosing.stages is not None:  # they are of one stage
             usable = self._choosing.stages.narrow(wanted[0].prompt_tokens, usable)
         for rank, ok in zip(self._ranks, usable, strict=True):
-            view = _believable(rank, rank.view(now, ok, urgent), wanted, now)
+            view = rank.view(now, ok, urgent)
+            if not view.inflight:
+                view = _believable(rank, view, wanted, now)
             views.append(replace(view, slots=1) if ok and rank.worker.record.out else view)
         return views
 
@@ -232,7 +237,7 @@ def _believable(
     end, so that nothing would ever free it. Then it counts as silent, which has a free slot and
     comes last; what is full in truth, with other routers' requests, changes at every step."""
     load = view.load
-    if load is None or view.inflight or rank.quiet_s(now) < BELIEVED_S:
+    if load is None or rank.quiet_s(now) < BELIEVED_S:
         return view
     ranks = read_ranks([replace(view, healthy=True)])
     fits = ranks.room[0] >= min(ranks.pool, min(kv_sizes(wanted)))

@@ -21,8 +21,8 @@ class Reservation:
     tokens that it had before, as part of the prompt.
     """
 
-    __slots__ = ("_best_effort", "_counted", "_following", "_key", "_lease", "begun", "count",
-                 "over", "probe", "proven", "rank", "tokens")  # fmt: skip
+    __slots__ = ("_best_effort", "_counted", "_following", "_lease", "begun", "count",
+                 "key", "over", "probe", "proven", "rank", "tokens")  # fmt: skip
 
     def __init__(
         self,
@@ -48,13 +48,15 @@ class Reservation:
         self._weigh(1)
         self._counted = 0
         self._following = following
+        self.key = ""
+        """Its name for who follows; empty where nobody does."""
         if following is None:
             return
         # Not the rid: a client may use one twice at a time.
-        self._key = f"{rank.worker.name}/{rank.dp_rank}/{self._lease}"
-        following.sent(self._key, rank.key, rank.group, view, generated)
+        self.key = f"{rank.worker.name}/{rank.dp_rank}/{self._lease}"
+        following.sent(self.key, rank.key, rank.group, view, generated)
         if streams:
-            self.count = following.counter(self._key)
+            self.count = following.counter(self.key)
         elif following.lengths:
             rank.unstreamed[self._lease] = self
 
@@ -67,7 +69,7 @@ class Reservation:
         """The rank did so many decode steps."""
         assert self._following is not None
         self._counted += steps
-        self._following.counted(self._key, steps)
+        self._following.counted(self.key, steps)
 
     def end(self, ok: bool | None, now: float, generated: int = 0, finished: bool = False) -> None:
         """It is gone. `ok`: None when it went on elsewhere. `generated` here, 0 where that is not
@@ -84,8 +86,8 @@ class Reservation:
         if self._following is None:
             return
         if self.followed and generated:
-            self._following.counted(self._key, generated - self._counted)
-        self._following.ended(self._key, finished and generated > 0)
+            self._following.counted(self.key, generated - self._counted)
+        self._following.ended(self.key, finished and generated > 0)
 
     def cancel(self) -> None:
         """It was not sent after all, or nothing is known of how it ended."""
@@ -94,7 +96,7 @@ class Reservation:
             self.rank.worker.record.unknown()
         self.rank.ledger.cancel(self._lease, self.tokens)
         if self._following is not None:
-            self._following.ended(self._key, finished=False)
+            self._following.ended(self.key, finished=False)
 
     def _gone(self) -> None:
         assert not self.over, "a reservation ends once"

@@ -36,6 +36,12 @@ class WaitQueue:
         """A place behind all others of its kind."""
         (self._behind if best_effort else self._places)[request] = None
 
+    def would_lead(self, best_effort: bool) -> bool:
+        """Whether it would be the turn of one that entered now."""
+        if self._places or (best_effort and self._behind):
+            return False
+        return not self._behind or self._passed < WAIT_LIMIT
+
     @property
     def head(self) -> RequestState | None:
         """Whose turn it is."""
@@ -52,4 +58,8 @@ class WaitQueue:
             del self._behind[request]
             return
         del self._places[request]
+        self.overtaken()
+
+    def overtaken(self) -> None:
+        """Some other one than a best-effort request goes, that waited here or did not have to."""
         self._passed = self._passed + 1 if self._behind else 0

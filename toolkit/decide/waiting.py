@@ -75,9 +75,12 @@ class WaitQueues:
         if request.queue_role:
             may = suspect or queue.head is request
         else:
-            may = not (queue and (credit or suspect))
+            ahead = queue.would_lead(request.view.best_effort) and not suspect
+            may = ahead or not (queue and (credit or suspect))
         rank = self._choosing.choose(role, request, now, credit) if may else None
         if rank is not None:
+            if not request.queue_role and credit:
+                queue.overtaken()
             self.leave(request)
             return rank
         if not request.queue_role:

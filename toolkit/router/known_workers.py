@@ -7,7 +7,7 @@ from time import monotonic
 from typing import cast
 
 from toolkit.decide import messages as m
-from toolkit.decide.bounds import DeciderBounds
+from toolkit.decide.bounds import DeciderBounds, kept_back
 from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import KnownRanks
 from toolkit.policies.stages.narrowing import StageFilter
@@ -17,9 +17,6 @@ from toolkit.router.validate.declared import oldest
 from toolkit.router.worker import Worker
 from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import RouterConfig
-
-KEPT_BACK = 8
-"""One in so many parked prefills of a worker is for others than best-effort requests."""
 
 
 class KnownWorkers:
@@ -107,5 +104,5 @@ def _bounds(config: RouterConfig) -> DeciderBounds:
         max_retries=config.max_retries,
         max_inflight=config.max_inflight,
         eject_share=config.eject_share,
-        kept_back=0 if config.classes is None else config.parked_per_prefill // KEPT_BACK,
+        kept_back=kept_back(config.parked_per_prefill, config.classes is not None),
     )

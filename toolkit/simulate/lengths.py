@@ -1,62 +1,61 @@
-"""BR-H's knowledge of what is in flight, told in steps of ranks instead of tokens of streams."""
+"""Tokens of simulated answers, counted by the steps of their ranks."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from toolkit.policies.base import RequestView
-from toolkit.policies.following import Following
-from toolkit.simulate.rank import SimulatedRank
-from toolkit.simulate.request import Request
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from toolkit.policies.following import Following, Key
+
+if TYPE_CHECKING:
+    from toolkit.policies.base import Group, Policy, RequestView
+    from toolkit.simulate.rank import SimulatedRank
 
 
-class Followed:
-    """Tells `Following` of requests as the router does, but looks at a rank's steps only when
-    somebody asks (`catch_up`)."""
+class SteppedFollowing(Following):
+    """What is in flight, as elsewhere; but nobody hears a simulated token. Ranks are asked for
+    their steps when somebody wants to know (`catch_up`), and each answer is set right by what it
+    has said (`has_said`) where steps do not tell: when it begins, moves, and ends."""
 
-    def __init__(self, following: Following) -> None:
-        self._following = following
-        self._lengths = following.lengths
-        self._told: dict[tuple[str, int], int] = {}
-        self._since: dict[Request, int] = {}
+    def __init__(self, policy: Policy, ranks: Mapping[Key, SimulatedRank]) -> None:
+        super().__init__(policy)
+        self._ranks = ranks
+        self._told: dict[Key, int] = {}
+        """Steps of each rank that were counted."""
+        self._since: dict[str, tuple[Key, int]] = {}
+        """Where each request is, and how many of these were not its own."""
 
-    def sent(self, rank: SimulatedRank, request: Request, view: RequestView) -> None:
-        if self._lengths:
-            self._catch_up(rank)
-            self._since[request] = self._told[rank.key]
-        self._following.sent(str(request.number), rank.key, rank.experts, view)
+    def sent(
+        self, rid: str, key: Key, group: Group, request: RequestView, generated: int = 0
+    ) -> None:
+        if self.lengths:
+            self._catch_up(key)
+            self._since[rid] = key, self._told[key]
+        super().sent(rid, key, group, request, generated)
 
-    def joined(self, rank: SimulatedRank, request: Request) -> None:
-        """Its first token came: the rank's steps before that were not its own."""
-        if not self._lengths:
+    def has_said(self, rid: str, tokens: int) -> None:
+        """So many tokens of its answer, since it was sent there, in all."""
+        if not self.lengths:
             return
-        self._catch_up(rank)
-        told = self._told[rank.key]
-        self._following.counted(str(request.number), 1 + self._since[request] - told)
-        self._since[request] = told - 1
+        key, since = self._since[rid]
+        self._catch_up(key)
+        told = self._told[key]
+        self.counted(rid, tokens - (told - since))
+        self._since[rid] = key, told - tokens
 
-    def moved(self, rank: SimulatedRank, request: Request, said: int) -> None:
-        """It goes on at this rank, with so many tokens said."""
-        if self._lengths:
-            self._catch_up(rank)
-            self._since[request] = self._told[rank.key] - said
-        view = replace(request.view, prompt_tokens=request.prompt + said)
-        self._following.sent(str(request.number), rank.key, rank.experts, view, said)
+    def ended(self, rid: str, finished: bool = True) -> None:
+        self._since.pop(rid, None)
+        super().ended(rid, finished)
 
-    def ended(self, rank: SimulatedRank, request: Request) -> None:
-        rid = str(request.number)
-        if self._lengths:
-            self._catch_up(rank)
-            counted = self._told[rank.key] - self._since.pop(request)
-            self._following.counted(rid, request.output - counted)
-        self._following.ended(rid)
-
-    def catch_up(self, ranks: list[SimulatedRank]) -> None:
+    def catch_up(self) -> None:
         """Count the steps that the ranks have done since."""
-        for rank in ranks if self._lengths else ():
-            self._catch_up(rank)
+        for key in self._ranks if self.lengths else ():
+            self._catch_up(key)
 
-    def _catch_up(self, rank: SimulatedRank) -> None:
+    def _catch_up(self, key: Key) -> None:
+        rank = self._ranks[key]
         done = rank.group.steps_of(rank)
-        before = self._told.get(rank.key, done)
+        before = self._told.get(key, done)
         if done > before:
-            self._following.stepped(rank.key, done - before)
-        self._told[rank.key] = done
+            self.stepped(key, done - before)
+        self._told[key] = done

@@ -88,6 +88,8 @@ class Loop(ABC):
         """Seconds of these steps that were done before the speed changed last."""
         self._since = 0.0
         """When it did."""
+        self._taken_at, self._taken = -1.0, 0
+        """How many of these steps were over when, by their line; every rank is asked for them."""
         self._begin = 0.0
         self._first_s = 0.0
         self._slope_s = 0.0
@@ -109,7 +111,10 @@ class Loop(ABC):
         """Whole steps since the boundary that was looked at last."""
         if self._hop == 0:
             return 0
-        return min(self._hop, steps_in(self._work(), *self._line))
+        now = self.events.now
+        if now != self._taken_at:
+            self._taken_at, self._taken = now, steps_in(self._work(), *self._line)
+        return min(self._hop, self._taken)
 
     def _work(self) -> float:
         """Seconds of these steps, at full speed, that are done."""
@@ -131,7 +136,9 @@ class Loop(ABC):
 
     def kv_of(self, place: int) -> int:
         """KV tokens of a rank's batch now, at the last boundary."""
-        return int(self.kv[place]) + int(self.requests[place]) * self.taken()
+        taken = self.taken()
+        kv: int = self.kv.item(place)
+        return kv + self.requests.item(place) * taken if taken else kv
 
     def computing(self, place: int) -> int:
         """KV tokens of prompts that a rank computes itself, now."""
@@ -314,7 +321,7 @@ class Loop(ABC):
         """So many steps from now, of which the j-th (from 0) takes first + j * slope seconds."""
         self._first_s, self._slope_s = first, slope
         self._begin = self._since = self.events.now
-        self._worked, self._hop = 0.0, hop
+        self._worked, self._hop, self._taken_at = 0.0, hop, -1.0
         self._plan_end()
         self._tell_neighbours()
 

@@ -44,8 +44,6 @@ class PrefillWorker:
     neighbours: Neighbours | None = None
     behind: bool = False
     """Its loop looks at what a pass has made when it has begun, and on a CPU done, the next one."""
-    credit: int = 0
-    """More requests that the router may send here before their decode is chosen."""
     preemption: Preemption | None = None
 
     def __post_init__(self) -> None:

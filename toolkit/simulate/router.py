@@ -1,104 +1,134 @@
-"""The router: the same policy objects as the real one, on simulated workers."""
+"""The router: the decider of the real one, told of simulated workers."""
 
-from collections import deque
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from math import inf
+from typing import TYPE_CHECKING, Literal
 
 from toolkit.contract.request_class import RequestClass
-from toolkit.policies import Policy
-from toolkit.policies.base import RequestView, WorkerView
-from toolkit.policies.rounds.assign import Assigner
-from toolkit.policies.rounds.due import Rounds
-from toolkit.policies.stages.layout import Layout
+from toolkit.decide import messages as m
+from toolkit.decide.bounds import DeciderBounds, kept_back
+from toolkit.decide.decider import Decider
+from toolkit.decide.ranks import KnownRanks
+from toolkit.policies.base import RequestView
 from toolkit.policies.stages.narrowing import StageFilter
-from toolkit.simulate.events import Event, Events
-from toolkit.simulate.experts import SimulatedExperts
-from toolkit.simulate.lengths import Followed
-from toolkit.simulate.prefill import PrefillWorker
-from toolkit.simulate.rank import SimulatedRank
-from toolkit.simulate.rank_view import RankView
+from toolkit.simulate.lengths import SteppedFollowing
 from toolkit.simulate.refits import SimulatedRefits
-from toolkit.simulate.request import Request
+from toolkit.simulate.worker_states import (
+    PrefillRankState,
+    PrefillServer,
+    SimulatedRankState,
+    SimulatedServer,
+)
+
+if TYPE_CHECKING:
+    from toolkit.decide.reservation import Reservation
+    from toolkit.policies import Policy
+    from toolkit.policies.stages.layout import Layout
+    from toolkit.simulate.events import Event, Events
+    from toolkit.simulate.experts import SimulatedExperts
+    from toolkit.simulate.prefill import PrefillWorker
+    from toolkit.simulate.rank import SimulatedRank
+    from toolkit.simulate.request import Request
 
 
 @dataclass(frozen=True)
 class RouterTimes:
     """Seconds. `hop`: between router and worker, each way; `report`: how often a worker's load is
-    read, 0 after every step (SGLang's own router: seconds)."""
+    read, 0 after every step (SGLang's own router: seconds); `park_timeout`: how long a finished
+    prefill may wait for its decode rank."""
 
     hop: float = 0.001
     report: float = 0.0
+    park_timeout: float = inf
 
 
-KEPT_BACK = 8
-"""One in so many credits of a prefill worker is for others than best-effort requests, as
-`toolkit.router.dispatch` has it."""
+@dataclass(slots=True)
+class _Running:
+    """A request that the decider knows, where it is prefilled, and its calls: `decode` is that to
+    the rank that answers it."""
+
+    request: Request
+    prefill: PrefillWorker | None = None
+    prefilling: Reservation | None = None
+    decode: Reservation | None = None
+    said: int = 0
+    """Tokens of its answer that it had when it came to that rank."""
 
 
 class SimulatedRouter:
     """Arrival -> prefill worker -> (late) decode rank; or both at arrival (early); or, where there
     are no prefill workers, arrival -> a rank that does both, which the decode policy chooses.
 
-    As `toolkit.router`: a prefill worker takes as many requests whose decode is not chosen as it
-    has credits; finished prefills wait in a pool when the decode policy assigns in rounds, and a
-    round takes place when something was heard that may let one go. With `classes` best-effort
-    requests wait behind all others, and `stops` says whether workers that prefill and decode both
-    stop their prompts.
+    All that is decided the decider decides (`toolkit.decide.decider`). This host tells it of
+    arrivals, finished prefills and ends, and of the simulated time, and sends requests where its
+    orders say. `classes`: best-effort requests wait behind all others; `stops`: whether workers
+    that prefill and decode both stop their prompts.
     """
 
     def __init__(
         self,
         events: Events,
-        prefills: list[PrefillWorker],
-        ranks: list[SimulatedRank],
+        prefills: Sequence[PrefillWorker],
+        ranks: Sequence[SimulatedRank],
         prefill_policy: Policy,
         decode_policy: Policy,
         times: RouterTimes,
+        parked: int,
         dispatch: Literal["late", "concurrent"] = "late",
         experts: SimulatedExperts | None = None,
         classes: bool = False,
         stops: bool = False,
         layout: Layout | None = None,
     ) -> None:
-        """`layout`: the stages of these ranks, in their order; None: every one takes all."""
+        """`parked`: prefills that one worker may hold whose decode rank is not chosen. `layout`:
+        the stages of these ranks, in their order; None: every one takes all."""
         self.events = events
-        self.prefills = prefills
         self.times = times
-        self.dispatch = dispatch if prefills else "concurrent"
-        self.prefill_policy, self.decode_policy = prefill_policy, decode_policy
+        self.late = bool(prefills) and dispatch == "late"
+        self.decode_policy = decode_policy
         self.classes = classes
-        self.rank_views = [RankView(rank, stops) for rank in ranks]
-        self.pool: deque[Request] = deque()
-        self.queue: deque[Request] = deque()
-        """Arrived, no prefill worker has a credit."""
-        self.behind: deque[Request] = deque()
-        """Best-effort ones."""
-        self._kept_back = prefills[0].credit // KEPT_BACK if classes and prefills else 0
-        self.rounds = 0
-        self._ranks = ranks
         self.stages = None if layout is None else StageFilter(layout)
-        self._rank_view = {
-            rank.key: rank_view for rank, rank_view in zip(ranks, self.rank_views, strict=True)
-        }
-        self._at: dict[Request, PrefillWorker] = {}
-        needs = decode_policy.needs
-        self.followed = Followed(decode_policy.follow()) if needs.following else None
+        role = "decode" if prefills else "plain"
+        servers: dict[str, list[SimulatedRank]] = {}
+        for rank in ranks:
+            servers.setdefault(rank.name, []).append(rank)
+        decoding = [SimulatedServer(each, role, stops) for each in servers.values()]
+        self.decider = Decider(
+            KnownRanks([*(PrefillServer(each, parked) for each in prefills), *decoding]),
+            _bounds(self.late, times.park_timeout, kept_back(parked, classes)),
+            self.stages,
+        )
+        self.rank_states = [rank for server in decoding for rank in server.ranks]
+        self._state = {state.key: state for state in self.rank_states}
+        self.followed = None
+        if decode_policy.needs.following:
+            self.followed = SteppedFollowing(decode_policy, {rank.key: rank for rank in ranks})
         self.refits = SimulatedRefits.of(decode_policy)
-        self._assigner = decode_policy if isinstance(decode_policy, Assigner) else None
         self._signatures = None if experts is None else experts.signatures
-        self._rounds = Rounds()
-        self._next: Event | None = None
+        self._running: dict[int, _Running] = {}
+        self._due: float | None = None
+        self._timer: Event | None = None
+        for side, policy in (("prefill", prefill_policy), ("decode", decode_policy)):
+            self.decider.use(side, policy, 0.0, self.followed)
+        for name in self.decider.ranks.workers:
+            slots, reserve = ranks[0].slots, ranks[0].reserve
+            self._tell(m.WorkerGreeted(name, slots, reserve))
+            self._tell(m.WorkerUp(name))
         if times.report:
             events.at(0.0, self._read_all)
 
-    # ---- a request's way ----
+    # ---- what the clients and the workers say ----
 
     def arrive(self, request: Request) -> None:
         """A client's request is here."""
+        split = "prefill" in self.decider.ranks.roles
         signature = None
-        if self.prefills and self._signatures is not None and request.row >= 0:
+        if split and self._signatures is not None and request.row >= 0:
             signature = self._signatures[request.row]
-        request.view = RequestView(
+        request.view = view = RequestView(
             prompt_tokens=request.prompt,
             blocks=request.blocks,
             user=request.user or None,
@@ -109,148 +139,144 @@ class SimulatedRouter:
             now=self.events.now,
             request_class=request.request_class if self.classes else RequestClass.STANDARD,
         )
-        if not self.prefills:
-            self._bind(request, self._choose(request))
-            return
-        line = self.behind if request.view.best_effort else self.queue
-        line.append(request)
-        self._admit()
-
-    def _admit(self) -> None:
-        while line := self.queue or self.behind:
-            late = self.dispatch == "late"
-            left = self._kept_back if line is self.behind else 0
-            usable = [not late or prefill.credit > left for prefill in self.prefills]
-            if not any(usable):
-                return
-            request = line.popleft()
-            urgent = request.view.urgent
-            views = [p.view(ok, urgent) for p, ok in zip(self.prefills, usable, strict=True)]
-            decision = self.prefill_policy.choose(views, request.view)
-            assert decision is not None
-            prefill = self.prefills[decision.index]
-            prefill.credit -= late
-            self._at[request] = prefill
-            if not late:
-                self._bind(request, self._choose(request))
-            self.events.after(self.times.hop, prefill.take, request)
+        self._running[request.number] = _Running(request)
+        shape: m.Shape = "split" if split else "plain"
+        if not self.late:
+            self._catch_up()
+        now = self.events.now
+        self._tell(m.Arrive(request.number, view, shape, True, now, deadline=inf))
 
     def prefilled(self, request: Request) -> None:
         """A prefill worker is done; the router hears of it a hop later."""
-        if self.dispatch == "late":
-            self.events.after(self.times.hop, self._decide, request)
+        if self.late:
+            self.events.after(self.times.hop, self._prefilled, request)
 
-    def _decide(self, request: Request) -> None:
-        if self._assigner is not None:
-            self.pool.append(request)
-            self._notified()
-        else:
-            self._bind(request, self._choose(request))
-
-    def _choose(self, request: Request) -> int:
-        views = [rank_view.view_for(request) for rank_view in self.rank_views]
-        views = self._narrowed(views, request)
-        if self.followed is not None:
-            self.followed.catch_up(self._ranks)
-        decision = self.decode_policy.choose(views, request.view)
-        assert decision is not None
-        return decision.index
-
-    def _bind(self, request: Request, index: int) -> None:
-        rank_view = self.rank_views[index]
-        request.bound = self.events.now
-        rank_view.bind(request)
-        if self.followed is not None:
-            self.followed.sent(rank_view.rank, request, request.view)
-        if self.refits is not None:
-            self.refits.observe(request.view.signature, self.events.now)
-        if self.dispatch == "late":
-            self._at[request].credit += 1
-        self.events.after(self.times.hop, rank_view.rank.group.arrive, rank_view.rank, request)
-        if self.dispatch == "late":
-            self._admit()
-
-    # ---- what decode ranks say ----
-
-    def began(self, rank: SimulatedRank, request: Request) -> None:
+    def began(self, request: Request) -> None:
         """Its first token was made."""
-        self._rank_view[rank.key].began(request)
+        decode = self._decode_of(request)
+        self._state[decode.rank.key].began(request)
         if self.followed is not None:
-            self.followed.joined(rank, request)
+            self.followed.has_said(decode.key, 1)
 
     def prefill_of(self, request: Request) -> PrefillWorker:
-        return self._at[request]
+        """Where its prompt is computed."""
+        prefill = self._running[request.number].prefill
+        assert prefill is not None
+        return prefill
 
-    def ended(self, rank: SimulatedRank, request: Request) -> None:
+    def ended(self, request: Request) -> None:
         """The router has relayed its last token."""
-        rank_view = self._rank_view[rank.key]
-        rank_view.leave(request)
-        self._at.pop(request, None)
+        running = self._running.pop(request.number)
+        if running.prefilling is not None:
+            self._tell(m.CallReleased(running.prefilling, "served", True))
+        decode = running.decode
+        assert decode is not None
+        said = request.output - running.said
         if self.followed is not None:
-            self.followed.ended(rank, request)
-        self._notified()
+            self.followed.has_said(decode.key, said)
+        self._tell(m.CallReleased(decode, "served", True, generated=said, finished=True))
+        self._tell(m.RequestEnded(request.number, served=True))
 
-    # ---- rounds ----
+    # ---- requests that move ----
 
-    def _notified(self) -> None:
-        if self._rounds.notified(self.events.now, len(self.pool)):
-            self._arm()
+    def reserve(self, request: Request, target: SimulatedRank, length: int) -> Reservation:
+        """A place on a rank for one that is to move there, of so many KV tokens."""
+        state = self._state[target.key]
+        view = replace(request.view, prompt_tokens=length)
+        return self.decider.choosing.reserve(
+            state, view, self.events.now, streams=True, generated=length - request.prompt
+        )
 
-    def _arm(self) -> None:
-        """The next round is due otherwise than it was."""
-        if self._next is not None:
-            self._next.cancel()
-        assert self._rounds.due is not None
-        self._next = self.events.at(self._rounds.due, self._round)
-
-    def _round(self) -> None:
-        self._next = None
-        self._rounds.begun()
-        if not self.pool or self._assigner is None:
-            return
-        self.rounds += 1
-        waiting = list(self.pool)
-        first = [each for each in waiting if not each.view.best_effort]
-        behind = [each for each in waiting if each.view.best_effort]
-        for line in filter(None, (first, behind)):
-            self._assign_staged(self._assigner, line)
-        if self._rounds.over(self.events.now, len(self.pool)):
-            self._arm()
-
-    def _assign_staged(self, assigner: Assigner, waiting: list[Request]) -> None:
-        if self.stages is None:
-            self._assign(assigner, waiting)
-            return
-        by_stage: dict[int, list[Request]] = {}
-        for request in waiting:
-            by_stage.setdefault(self.stages.layout.stage_of(request.prompt), []).append(request)
-        for line in by_stage.values():
-            self._assign(assigner, line)
-
-    def _narrowed(self, views: list[WorkerView], request: Request) -> list[WorkerView]:
-        """Those of other stages than the request's count as sick."""
-        if self.stages is None:
-            return views
-        usable = self.stages.narrow(request.prompt, [view.healthy for view in views])
-        return [
-            view if view.healthy == ok else replace(view, healthy=ok)
-            for view, ok in zip(views, usable, strict=True)
-        ]
-
-    def _assign(self, assigner: Assigner, waiting: list[Request]) -> None:
-        """Of one stage, where there are some."""
-        views = self._narrowed([rank_view.view() for rank_view in self.rank_views], waiting[0])
+    def moved(self, request: Request, place: Reservation, said: int) -> None:
+        """It goes on there, with so many tokens said."""
+        running = self._running[request.number]
+        before = place.tokens - request.prompt
         if self.followed is not None:
-            self.followed.catch_up(self._ranks)
-        taken = set()
-        for made in assigner.assign(views, [request.view for request in waiting]):
-            taken.add(waiting[made.request])
-            self._bind(waiting[made.request], made.worker)
-        if taken:
-            self.pool = deque(each for each in self.pool if each not in taken)
+            self.followed.has_said(place.key, said - before)
+        self._state[place.rank.key].ledger.began(place.tokens)
+        old = self._decode_of(request)
+        running.decode, running.said = place, before
+        self._tell(m.CallReleased(old, "moved", answered=True))
+
+    def give_up(self, place: Reservation) -> None:
+        """It does not come."""
+        self._tell(m.CallReleased(place, "unsent", answered=False))
+
+    # ---- the decider ----
+
+    def _prefilled(self, request: Request) -> None:
+        self._catch_up()
+        self._tell(m.Prefilled(request.number, request.view))
+
+    def _time_passed(self) -> None:
+        self._timer = self._due = None
+        self._catch_up()
+        self._tell(m.TimePassed())
+
+    def _catch_up(self) -> None:
+        """A decode rank may be chosen now."""
+        if self.followed is not None:
+            self.followed.catch_up()
+
+    def _tell(self, message: m.Message) -> None:
+        """Carry out what follows from it, and have it told the time when it wants to hear it."""
+        decider = self.decider
+        for order in decider.on(message, self.events.now):
+            match order:
+                case m.PrefillOrder():
+                    self._prefill(order)
+                case m.DecodeOrder():
+                    self._decode(order)
+                case m.Refuse():
+                    raise order.cause or RuntimeError(f"{order.why}: {order.text}")
+                case _:
+                    pass
+        due = decider.due
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = due, None
+        if due is not None and due < inf:
+            self._timer = self.events.at(max(due, self.events.now), self._time_passed)
+
+    def _prefill(self, order: m.PrefillOrder) -> None:
+        running = self._running[order.request]
+        assert isinstance(order.rank, PrefillRankState)
+        running.prefill, running.prefilling = order.rank.prefill, order.reservation
+        self.events.after(self.times.hop, order.rank.prefill.take, running.request)
+
+    def _decode(self, order: m.DecodeOrder) -> None:
+        running, state = self._running[order.request], order.rank
+        request = running.request
+        assert isinstance(state, SimulatedRankState)
+        running.decode, request.bound = order.reservation, self.events.now
+        state.unbegun[request] = None
+        if self.refits is not None:
+            self.refits.observe(request.view.signature, self.events.now)
+        self.events.after(self.times.hop, state.rank.group.arrive, state.rank, request)
+
+    def _decode_of(self, request: Request) -> Reservation:
+        decode = self._running[request.number].decode
+        assert decode is not None
+        return decode
 
     def _read_all(self) -> None:
-        for rank_view in self.rank_views:
-            rank_view.reading = rank_view.live()
-            rank_view.sent.clear()
+        for state in self.rank_states:
+            state.publish()
         self.events.after(self.times.report, self._read_all)
+
+
+def _bounds(late: bool, park_timeout_s: float, left: int) -> DeciderBounds:
+    """Workers neither fail nor go away here, and no word of them is lost."""
+    return DeciderBounds(
+        late=late,
+        park_timeout_s=park_timeout_s,
+        prefill_wait_s=inf,
+        no_worker_wait_s=inf,
+        rerun_wait_s=inf,
+        max_retries=0,
+        max_inflight=1,
+        eject_share=0.0,
+        kept_back=left,
+    )

@@ -113,6 +113,7 @@ class Simulation:
             prefill_policy,
             decode_policy,
             RouterTimes(router.hop_s, router.report_s),
+            router.parked_per_prefill,
             router.dispatch,
             experts,
             router.classes,
@@ -163,10 +164,8 @@ class Simulation:
         staged = Staged(
             self.events,
             mover,
-            self.router.rank_views,
-            self.router.stages.stages if self.router.stages else [0] * len(self.ranks),
+            self.router,
             LINE / line_s if line_s > 0 else 0.0,
-            self.router.followed,
             rebalance,
         )
         again = self._again if self.prefills else None
@@ -266,7 +265,7 @@ class Simulation:
     def _first(self, rank: SimulatedRank, request: Request) -> None:
         if isnan(request.first_token):
             request.first_token = self.events.now + self.fleet.router.hop_s
-        self.router.began(rank, request)
+        self.router.began(request)
 
     def _ended(self, rank: SimulatedRank, request: Request) -> None:
         self.events.after(self.fleet.router.hop_s, self._gone, rank, request)
@@ -276,7 +275,7 @@ class Simulation:
         self.live -= 1
         if self.moves is not None:
             self.moves.ended(request)
-        self.router.ended(rank, request)
+        self.router.ended(request)
         self.recorder.end(request, self.events.now)
         if self._in_flight is not None:
             self._send_next()

@@ -1,21 +1,27 @@
 """Passes over all decode ranks for requests that are to move, and the books of those that do."""
 
-from collections.abc import Hashable, Sequence
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from toolkit.policies.stages.moving import Instance, Mover, RunningRequest
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.stages.refining import Batch, Refiner
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.events import Event, Events
-from toolkit.simulate.lengths import Followed
 from toolkit.simulate.moves import SimulatedMove, SimulatedMoves
 from toolkit.simulate.rank import SimulatedRank
-from toolkit.simulate.rank_view import RankView
 from toolkit.simulate.request import Request
+
+if TYPE_CHECKING:
+    from toolkit.decide.reservation import Reservation
+    from toolkit.simulate.router import SimulatedRouter
+    from toolkit.simulate.worker_states import SimulatedRankState
 
 
 class Staged:
-    """Asks the mover, as the router does, who is to move, and keeps the rank views right meanwhile.
+    """Asks the mover, as the router does, who is to move, and keeps their places meanwhile.
 
     A request on its way counts at its target, as one that waits there, from the beginning, and at
     its source until it goes on at the target.
@@ -25,28 +31,25 @@ class Staged:
         self,
         events: Events,
         mover: Mover,
-        rank_views: Sequence[RankView],
-        stages: Sequence[int],
+        router: SimulatedRouter,
         tokens_per_s: float,
-        followed: Followed | None,
         rebalance: Rebalance,
     ) -> None:
-        """`stages`: of each rank. `tokens_per_s`: of a line that KV moves over, 0 where it
-        takes no time. `rebalance`: how often a pass is made. `run` with the moves begins it."""
+        """`tokens_per_s`: of a line that KV moves over, 0 where it takes no time. `rebalance`: how
+        often a pass is made. `run` with the moves begins it."""
         self.events = events
         self.mover = mover
         self.passes = 0
-        self._rank_views = list(rank_views)
-        self._stages = list(stages)
+        self._router = router
+        self._states = router.rank_states
+        self._stages = router.stages.stages if router.stages else [0] * len(self._states)
         self._tokens_per_s = tokens_per_s
-        self._followed = followed
         self._rebalance = rebalance
-        self._of = {rank_view.rank: rank_view for rank_view in rank_views}
-        self._ranks: dict[Hashable, SimulatedRank] = {
-            rank_view.rank.key: rank_view.rank for rank_view in rank_views
-        }
-        self._coming: dict[SimulatedRank, dict[Request, SimulatedMove]] = {r: {} for r in self._of}
-        self._going: dict[SimulatedRank, int] = dict.fromkeys(self._of, 0)
+        ranks = [state.rank for state in self._states]
+        self._ranks: dict[Hashable, SimulatedRank] = {rank.key: rank for rank in ranks}
+        self._coming: dict[SimulatedRank, dict[Request, SimulatedMove]] = {r: {} for r in ranks}
+        self._places: dict[SimulatedMove, Reservation] = {}
+        self._going: dict[SimulatedRank, int] = dict.fromkeys(ranks, 0)
         self._moves: SimulatedMoves | None = None
         self._soon: Event | None = None
 
@@ -64,22 +67,20 @@ class Staged:
     def coming(self, moving: SimulatedMove) -> None:
         self._coming[moving.target][moving.request] = moving
         self._going[moving.source] += 1
-        self._of[moving.target].expect(moving.request, moving.length)
+        place = self._router.reserve(moving.request, moving.target, moving.length)
+        self._places[moving] = place
 
     def moved(self, moving: SimulatedMove, said: int) -> None:
         self._over(moving)
-        self._of[moving.source].leave(moving.request)
-        if self._followed is not None:
-            self._followed.moved(moving.target, moving.request, said)
+        self._router.moved(moving.request, self._places.pop(moving), said)
 
     def given_up(self, moving: SimulatedMove) -> None:
         self._over(moving)
-        self._of[moving.target].leave(moving.request)
+        self._router.give_up(self._places.pop(moving))
 
     def _over(self, moving: SimulatedMove) -> None:
         del self._coming[moving.target][moving.request]
         self._going[moving.source] -= 1
-        self._of[moving.target].waits_no_more(moving.length)
         if self._soon is None:
             self._soon = self.events.after(self._rebalance.soon_s, self._pass_soon)
 
@@ -103,21 +104,21 @@ class Staged:
 
     def _refine(self, refiner: Refiner, narrowing: StageFilter) -> None:
         batches: list[list[Batch]] = [[] for _ in refiner.layout.stages]
-        for rank_view, stage in self._each():
-            group = rank_view.rank.group
+        for state, stage in self._each():
+            group = state.rank.group
             done = group.steps + group.taken()
-            running = rank_view.rank.running
+            running = state.rank.running
             batches[stage].append(
                 [(r.prompt, r.prompt + r.generated + done - r.joined) for r in running]
             )
         self.mover.layout = narrowing.layout = refiner.refine(batches)
         self.events.after(self._rebalance.refine_s, self._refine, refiner, narrowing)
 
-    def _each(self) -> list[tuple[RankView, int]]:
-        return list(zip(self._rank_views, self._stages, strict=True))
+    def _each(self) -> list[tuple[SimulatedRankState, int]]:
+        return list(zip(self._states, self._stages, strict=True))
 
-    def _instance(self, rank_view: RankView, stage: int) -> Instance:
-        rank, group = rank_view.rank, rank_view.rank.group
+    def _instance(self, state: SimulatedRankState, stage: int) -> Instance:
+        rank, group = state.rank, state.rank.group
         assert self._moves is not None
         way = self._moves.under_way
         done = group.steps + group.taken()
@@ -132,7 +133,7 @@ class Staged:
             for r in rank.running
         ]
         coming = self._coming[rank]
-        waiting = [r for r in rank_view.unbegun if r not in rank.running]
+        waiting = [r for r in state.unbegun if r not in rank.running]
         running += [RunningRequest(r, r.prompt, movable=False, prompt=r.prompt) for r in waiting]
         running += [
             RunningRequest(r, r.to_fill, movable=False, prompt=r.prompt) for r in rank.retracted

@@ -51,7 +51,6 @@ class WorkerBuilder:
                 prefill.kv_tokens,
                 self._shortest(),
                 behind=prefill.loop == "cpu",
-                credit=self.fleet.router.parked_per_prefill,
                 neighbours=self.neighbours,
                 preemption=preemption,
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
 from toolkit.decide.bounds import DeciderBounds
 from toolkit.decide.decider import Decider
@@ -107,9 +108,15 @@ class DeciderHost:
                 pass
         return []
 
-    def arrive(self, tokens: int = 100, streams: bool = True, one_token: bool = False) -> Running:
+    def arrive(
+        self,
+        tokens: int = 100,
+        streams: bool = True,
+        one_token: bool = False,
+        request_class: RequestClass = RequestClass.STANDARD,
+    ) -> Running:
         self.count += 1
-        view = RequestView(prompt_tokens=tokens, now=self.now)
+        view = RequestView(prompt_tokens=tokens, now=self.now, request_class=request_class)
         running = self.running[self.count] = Running(self.count, view)
         shape: m.Shape = "plain" if self.plain else "one_token" if one_token else "split"
         self.tell(m.Arrive(self.count, view, shape, streams, self.now, self.now + 600.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.kernels import examples
 from tests.unit.decide.hosting import BOUNDS, DeciderHost
+from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
+from toolkit.decide.wait_queue import WAIT_LIMIT
 
 POLICIES = ["shortest_queue", "round_robin", "br0", "brh@survival", "pooled@shortest_queue"]
 ACTIONS = [
@@ -154,6 +157,34 @@ def test_a_prefill_waits_for_a_credit_in_order_of_arrival() -> None:
     host.leave(second)
     host.prefilled(first)  # its KV goes to a decode worker: the credit is back
     assert third.prefill is not None
+
+
+def test_a_credit_that_is_kept_back_is_taken_at_once_while_best_effort_ones_wait() -> None:
+    host = DeciderHost(parked=2, bounds=replace(BOUNDS, kept_back=1))
+    effort = [host.arrive(request_class=RequestClass.BEST_EFFORT) for _ in range(2)]
+    other = host.arrive()
+    assert [each.prefill is not None for each in (*effort, other)] == [True, False, True]
+    host.prefilled(effort[0])
+    host.settle()
+    assert effort[1].prefill is None, "that one is kept back"
+    host.prefilled(other)
+    host.settle()
+    assert effort[1].prefill is not None
+
+
+def test_those_who_take_it_at_once_do_not_hold_up_a_best_effort_one_for_ever() -> None:
+    host = DeciderHost(parked=2, slots=0, bounds=replace(BOUNDS, kept_back=1))
+    blocked = host.arrive()
+    waits = host.arrive(request_class=RequestClass.BEST_EFFORT)
+    for _ in range(WAIT_LIMIT):
+        assert blocked.prefill is not None and waits.prefill is None
+        other = host.arrive()
+        assert other.prefill is not None
+        host.prefilled(other)
+    behind = host.arrive()
+    assert behind.prefill is None, "it is the turn of the best-effort one"
+    host.prefilled(blocked)
+    assert waits.prefill is not None and behind.prefill is not None
 
 
 def test_without_a_decode_worker_nothing_is_prefilled_and_the_client_hears_when_to_come() -> None:

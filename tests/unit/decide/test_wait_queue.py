@@ -31,6 +31,11 @@ def test_they_go_in_order_of_arrival_and_best_effort_ones_behind_all_others(
             if step == "go":
                 assert queue.head is one
             queue.leave(one)
+        for best_effort in (False, True):
+            one, leads = request(), queue.would_lead(best_effort)
+            queue.enter(one, best_effort)
+            assert leads == (queue.head is one)
+            (queue._behind if best_effort else queue._places).pop(one)
         assert list(queue) == [*waits[False], *waits[True]]
         assert len(queue) == len(waits[False]) + len(waits[True])
 

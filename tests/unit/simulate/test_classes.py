@@ -17,6 +17,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.cli.arriving import Arriving
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
+from toolkit.decide.requests import WaitStep
 from toolkit.settings.deployment import Deployment
 from toolkit.simulate.costs.linear import Prefill
 from toolkit.simulate.errors import SimulateError
@@ -194,7 +195,8 @@ def test_they_leave_one_credit_in_eight_to_others() -> None:
     simulation = Simulation(found, COST, iter([*made, late]))
     simulation.run(until=0.003)
     assert simulation.prefills[0].view(True).inflight == 8, "seven, and the latency-sensitive one"
-    assert len(simulation.router.behind) == 3
+    waits = simulation.router.decider.attempts.requests.values()
+    assert sum(each.step is WaitStep.PREFILL for each in waits) == 3
 
 
 def test_the_pool_places_them_last() -> None:

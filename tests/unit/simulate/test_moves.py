@@ -110,19 +110,15 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
         for books_ in (group.requests, group.kv, group.coming, group.expected):  # type: ignore[attr-defined]
             assert not books_.any()
         assert not group._awaited and not group._ends and not group._leaves  # type: ignore[attr-defined]
-    for rank_view in simulation.router.rank_views:
-        assert not rank_view.bound and not rank_view.bound_tokens and not rank_view.unbegun
-        assert not rank_view.waiting and not rank_view.waiting_tokens
-        assert (
-            not rank_view.rank.coming
-            and not rank_view.rank.running
-            and not rank_view.rank.retracted
-        )
+    for state in simulation.router.rank_states:
+        assert not state.inflight and not state.inflight_tokens and not state.unbegun
+        assert not state.ledger.waiting and not state.ledger.waiting_tokens
+        assert not state.rank.coming and not state.rank.running and not state.rank.retracted
     assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
     assert simulation.moves is not None and not simulation.moves.under_way
     followed = simulation.router.followed
     if followed is not None:
-        assert not len(followed._following)
+        assert not len(followed)
     locality = simulation.router.decode_policy.locality
     if locality is not None:
         assert locality.inflight_signatures is not None and locality.centroids is not None

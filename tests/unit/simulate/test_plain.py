@@ -87,7 +87,9 @@ def finished(simulation: Simulation, made: list[Request]) -> None:
     for group in simulation.groups:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
     assert all(not rank.prompts.waiting and not rank.shared for rank in simulation.ranks)  # type: ignore[attr-defined]
-    assert all(not s.bound and not s.waiting_tokens for s in simulation.router.rank_views)
+    assert all(
+        not s.inflight and not s.ledger.waiting_tokens for s in simulation.router.rank_states
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -264,7 +266,7 @@ def test_a_prompt_is_in_the_load_once_while_it_is_computed() -> None:
     seen = set()
 
     def look() -> None:
-        load = simulation.router.rank_views[0].live()
+        load = simulation.router.rank_states[0].live()
         seen.add((load.used_tokens, load.waiting_tokens))
         simulation.events.after(0.002, look)
 

@@ -130,6 +130,7 @@ def test_a_recording_with_refits_plays_again(experts: SimulatedExperts) -> None:
     watched, sink = Watched(experts, "eldr@artifact", patterned(experts)), io.StringIO()
     policy = recorded(watched.router.decode_policy, sink)
     watched.router.decode_policy = policy
+    watched.router.decider.use("decode", policy, 0.0)
     watched.router.refits = SimulatedRefits.of(policy)
     watched.locality.centroids = watched.first
     watched.run.run()

@@ -80,11 +80,13 @@ def test_every_request_ends_once_with_all_its_tokens(policy: Any, loop: str) -> 
     for group in simulation.groups:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
     assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
-    assert all(p.credit == made.router.parked_per_prefill for p in simulation.prefills)
+    ranks = simulation.router.decider.ranks
+    assert all(rank.credit == made.router.parked_per_prefill for rank in ranks.of("prefill"))
     assert all(
-        not rank_view.bound and not rank_view.waiting_tokens
-        for rank_view in simulation.router.rank_views
+        not rank.inflight and not rank.ledger.waiting_tokens
+        for rank in simulation.router.rank_states
     )
+    assert not simulation.router.decider.attempts.requests
 
 
 @pytest.mark.usefixtures("checked")
@@ -118,7 +120,7 @@ def test_nothing_is_lost_when_pools_are_small(
     kept, simulation = played(Simulation(made, COST, requests(40, 50.0, seed), seed=seed))
     assert simulation.recorder.ended == len(kept) == 40
     assert all(request.ended >= request.first_token for request in kept)
-    assert all(not rank_view.bound for rank_view in simulation.router.rank_views)
+    assert all(not rank.inflight for rank in simulation.router.rank_states)
 
 
 def test_a_full_pool_retracts_and_everybody_still_gets_all_tokens() -> None:
@@ -311,4 +313,4 @@ def test_an_early_place_saves_the_step_that_a_request_waits_to_be_seen(loop: str
 def test_policies_are_not_blind_where_nobody_sized_the_pools() -> None:
     """What is said of such a rank is a reading that can be true, so a policy acts on it."""
     simulation = Simulation(fleet({"dp": 2}), COST, iter(()))
-    assert all(possible(rank_view.live()) for rank_view in simulation.router.rank_views)
+    assert all(possible(rank.live()) for rank in simulation.router.rank_states)

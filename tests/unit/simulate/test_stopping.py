@@ -13,8 +13,8 @@ from tests.unit.simulate.fleets import COST, plain
 from tests.unit.simulate.test_plain import checked, finished, played
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
-from toolkit.router import known_workers
-from toolkit.simulate import prompt_order, router
+from toolkit.decide import wait_queue
+from toolkit.simulate import prompt_order
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.fleet import Fleet, Stopping
 from toolkit.simulate.plain_stopping import StoppingGroup
@@ -51,8 +51,7 @@ def play(asked: Sequence[Asked], sizes: Fleet, cost: Linear = EVEN) -> list[Requ
 
 
 def test_constants_are_those_of_workers_and_router() -> None:
-    assert prompt_order.WAIT_LIMIT == admission.WAIT_LIMIT
-    assert router.KEPT_BACK == known_workers.KEPT_BACK
+    assert prompt_order.WAIT_LIMIT == admission.WAIT_LIMIT == wait_queue.WAIT_LIMIT
 
 
 def test_one_latency_sensitive_waits_for_a_slice() -> None:

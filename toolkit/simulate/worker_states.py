@@ -1,0 +1,129 @@
+"""Simulated workers as the decider knows them: its own records, whose loads are those of simulated
+ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from toolkit.decide.ledger import Ledger
+from toolkit.decide.ranks import RankState, WorkerSpec, WorkerState
+from toolkit.decide.watchdog import StuckBounds
+from toolkit.policies.base import Load, WorkerView
+
+if TYPE_CHECKING:
+    from toolkit.simulate.prefill import PrefillWorker
+    from toolkit.simulate.rank import SimulatedRank
+    from toolkit.simulate.request import Request
+
+NEVER_STUCK = StuckBounds(stuck_s=0.0, announced_s=0.0)
+
+
+class SimulatedServer(WorkerState):
+    """A server of ranks that decode. `stops`: it prefills, too, and stops best-effort prompts."""
+
+    ranks: Sequence[SimulatedRankState]
+
+    def __init__(self, ranks: Sequence[SimulatedRank], role: str, stops: bool) -> None:
+        shares = any(rank.shares_experts for rank in ranks)
+        spec = WorkerSpec(
+            ranks[0].name, role, dp_size=len(ranks), dp_attention=shares, preempts=stops
+        )
+        super().__init__(spec, NEVER_STUCK)
+        self.ranks = [SimulatedRankState(self, rank) for rank in ranks]
+
+
+class WaitingLedger(Ledger):
+    """What is bound to a rank and has not begun there: nothing else of a simulated rank has to be
+    found out."""
+
+    def __init__(self) -> None:
+        super().__init__(complete=False)
+        self.waiting = self.waiting_tokens = 0
+        """Requests that are on their way there, or wait there, and their KV tokens."""
+        self.sent: list[int] | None = None
+        """KV tokens of what was sent since a load was published; None: none was."""
+
+    def begin(self, tokens: int, now: float) -> int:
+        self.waiting += 1
+        self.waiting_tokens += tokens
+        if self.sent is not None:
+            self.sent.append(tokens)
+        return super().begin(tokens, now)
+
+    def cancel(self, lease: int, tokens: int) -> None:
+        self.began(tokens)
+        super().cancel(lease, tokens)
+
+    def began(self, tokens: int) -> None:
+        """One of so many KV tokens goes on there, or does not come."""
+        self.waiting -= 1
+        self.waiting_tokens -= tokens
+
+
+class SimulatedRankState(RankState):
+    """A rank of these. Its load is as it is now, or as it was `published` last."""
+
+    ledger: WaitingLedger
+
+    def __init__(self, worker: SimulatedServer, rank: SimulatedRank) -> None:
+        super().__init__(worker, rank.dp_rank, NEVER_STUCK)
+        self.rank = rank
+        self.ledger = WaitingLedger()
+        self.unbegun: dict[Request, None] = {}
+        """Requests that were sent here and have said nothing yet."""
+        self._published: Load | None = None
+
+    def live(self) -> Load:
+        """As it is now."""
+        rank, ledger = self.rank, self.ledger
+        computing = rank.group.computing(rank.place)
+        return Load(
+            running=len(rank.running),
+            waiting=ledger.waiting,
+            used_tokens=rank.group.kv_of(rank.place) + computing,
+            total_tokens=rank.capacity,
+            waiting_tokens=max(0, ledger.waiting_tokens - computing),
+        )
+
+    def publish(self) -> None:
+        """From now on what is known is this, and what is sent from now on."""
+        self._published = self.live()
+        self.ledger.sent = []
+
+    def load(self, now: float) -> Load:
+        published, sent = self._published, self.ledger.sent
+        if published is None or sent is None:
+            return self.live()
+        return replace(published, sent_requests=len(sent), sent_tokens=sum(sent))
+
+    def quiet_s(self, now: float) -> float:
+        return 0.0
+
+    def began(self, request: Request) -> None:
+        """It said its first token."""
+        self.ledger.began(request.prompt)
+        del self.unbegun[request]
+
+
+class PrefillServer(WorkerState):
+    """A prefill worker, which may hold the KV of so many `parked` prompts at a time."""
+
+    ranks: Sequence[PrefillRankState]
+
+    def __init__(self, prefill: PrefillWorker, parked: int) -> None:
+        spec = WorkerSpec(prefill.name, "prefill", parked=parked)
+        super().__init__(spec, NEVER_STUCK)
+        self.ranks = [PrefillRankState(self, prefill)]
+
+
+class PrefillRankState(RankState):
+    """Its rank: the load is what waits and runs there, now."""
+
+    def __init__(self, worker: PrefillServer, prefill: PrefillWorker) -> None:
+        super().__init__(worker, 0, NEVER_STUCK)
+        self.prefill = prefill
+
+    def view(self, now: float, usable: bool, urgent: bool = False) -> WorkerView:
+        return self.prefill.view(usable, urgent)
