@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import cast
 
 import pytest
 
@@ -18,7 +19,10 @@ from tests.unit.router.cluster_calls import (
     run,
     text_of,
 )
+from toolkit.contract.events import PrefillDone
 from toolkit.router.app import RouterApp
+from toolkit.router.client import ClientStream
+from toolkit.router.relay import Relay
 from toolkit.router.request import SubRequest
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
@@ -52,6 +56,22 @@ class Silent:
     async def until(self, *words: bytes) -> None:
         while not all(word in self.heard for word in words):
             await asyncio.sleep(0.01)
+
+
+class SlowClient:
+    """A client that never takes the head of its answer; what was `written` for it is kept."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, events: bytes) -> None:
+        self.written += events
+
+    def join(self, relay: Relay) -> None:
+        pass
+
+    async def start(self, headers: object) -> None:
+        await asyncio.sleep(3600)
 
 
 def router(port: int) -> RouterApp:
@@ -103,6 +123,34 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told() -> None:
                 worker.abort = deaf  # type: ignore[method-assign]
             running = asyncio.ensure_future(made.dispatcher.run(request, None, None, 0.0))
             await server.until(b'"rid"')
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            await nothing_is_left_of(request, made)
+
+    run(check())
+
+
+def test_what_a_worker_says_before_the_request_s_task_is_awake_is_not_forgotten() -> None:
+    """The decode call is posted from within an event; its first bytes may be read in the same turn
+    of the event loop."""
+
+    async def check() -> None:
+        async with Silent() as server:
+            made, client = router(server.port), SlowClient()
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            request = parse(PATH, body, headers="").sub_requests[0]
+            relay = Relay(request, client)
+            run_it = made.dispatcher.run(request, relay, cast(ClientStream, client), 0.0)
+            running = asyncio.ensure_future(run_it)
+            await server.until(b'"rid"')
+            prefill = made.known_workers.named("p")
+            rid = next(iter(prefill.prefills))
+            prefill.prefill_done(PrefillDone(rid, prompt_tokens=1))
+            relay.feed(b'data: {"choices": [{"text": "x"}]}\n\n')
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert relay.first.done() and b'"x"' in client.written
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
