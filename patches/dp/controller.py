@@ -71,7 +71,7 @@ def _start(original: Original[None], controller: Controller) -> None:
         setattr(controller, _REGISTER, Register())
     dispatcher = controller._request_dispatcher
     dispatcher += type(dispatcher)(
-        [(Progressed, lambda event: balancer.progressed(event.requests))]
+        [(Progressed, lambda event: balancer.progressed(event.requests, time.monotonic()))]
     )
     log.info("DP ranks are chosen by %s", name)
 

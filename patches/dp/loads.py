@@ -1,12 +1,17 @@
 """What the DP controller knows of its ranks: their load snapshots, and what was sent since."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
 
 from patches.sglang_types import ServerArgs, Snapshot
+from toolkit.decide.ledger import Ledger
+from toolkit.decide.ranks import KnownRanks, RankState, WorkerSpec, WorkerState
 from toolkit.decide.waiting_work import STALE_S, waiting_tokens
-from toolkit.policies.base import Load, WorkerView
+from toolkit.decide.watchdog import StuckBounds
+from toolkit.policies.base import Load
 
 LOST_S = 30.0
 """A request that a rank still has not received in a snapshot published this long after it was sent
@@ -16,12 +21,15 @@ MOST_SENT = 65_536
 HUGE = 2**40
 NAME = "dp"
 """All ranks are of this one server: `WorkerView.name`."""
+ROLE = "decode"
+"""Whatever the server does: all that is asked is who answers a request."""
 
 
-class RankLoads:
-    """Snapshots in, `WorkerView`s out. Pure: `now` is the caller's monotonic time in seconds.
+class SnapshotRanks:
+    """The ranks as decisions know them (`toolkit.decide.ranks`), with what snapshots say of them.
+    Pure: `now` is the caller's monotonic time in seconds.
 
-    A view's load is the rank's last snapshot plus what was sent to it and is not in that snapshot:
+    A rank's load is the rank's last snapshot plus what was sent to it and is not in that snapshot:
     `sent_requests` and `sent_tokens` (prompt tokens). Which those are is counted, not timed: the
     rank says how many requests it had received, and a controller's requests arrive in the order in
     which they were sent. Clocks could not tell: a request that lay in the socket during a long
@@ -41,38 +49,41 @@ class RankLoads:
     """
 
     def __init__(self, ranks: int, side: str = "plain", reserve: int = 0) -> None:
-        self._ranks = [_OneRank(reserve) for _ in range(ranks)]
+        self.worker = WorkerState(WorkerSpec(NAME, ROLE, dp_size=ranks), StuckBounds(0.0, 0.0))
+        self.worker.healthy, self.worker.reserve = True, reserve
+        self.ledgers = [SnapshotLedger() for _ in range(ranks)]
+        for rank, ledger in zip(self.worker.ranks, self.ledgers, strict=True):
+            rank.ledger = ledger
+        self.known = KnownRanks([self.worker])
         self._side = side
         self.counters: Counter[str] = Counter()
 
-    def sent(self, rank: int, tokens: int, now: float) -> None:
-        """A request of so many prompt tokens goes to the rank."""
-        self._ranks[rank].send(max(0, tokens), now)
+    def __len__(self) -> int:
+        return len(self.ledgers)
+
+    def rank(self, dp_rank: int) -> RankState:
+        return self.worker.ranks[dp_rank]
+
+    def let(self, usable: Sequence[bool]) -> None:
+        """To which ranks SGLang sends requests now."""
+        for rank, ok in zip(self.worker.ranks, usable, strict=True):
+            rank.held = not ok
 
     def read(self, snapshots: Sequence[Snapshot], now: float) -> list[int]:
         """Take what the ranks have published; the ranks that turn out to have restarted."""
         restarted = []
         for snapshot in snapshots:
-            if not 0 <= snapshot.dp_rank < len(self._ranks):
+            if not 0 <= snapshot.dp_rank < len(self.ledgers):
                 self.counters["unknown rank"] += 1
                 continue
-            what = self._ranks[snapshot.dp_rank].take(snapshot, waiting(snapshot, self._side), now)
+            ledger = self.ledgers[snapshot.dp_rank]
+            what = ledger.take(snapshot, waiting(snapshot, self._side), now)
+            self.worker.slots = ledger.slots or self.worker.slots
             if what:
                 self.counters[what] += 1
             if what == "restart":
                 restarted.append(snapshot.dp_rank)
         return restarted
-
-    def views(self, usable: Sequence[bool], now: float) -> list[WorkerView]:
-        """One for each rank, in order. `usable`: SGLang sends to it."""
-        return [
-            each.view(rank, healthy, now)
-            for rank, (each, healthy) in enumerate(zip(self._ranks, usable, strict=True))
-        ]
-
-    def idle(self, rank: int) -> bool:
-        """By its last snapshot nothing runs or waits on it, and nothing was sent since."""
-        return self._ranks[rank].idle()
 
 
 def waiting(snapshot: Snapshot, side: str) -> int:
@@ -111,30 +122,39 @@ def possible(snapshot: Snapshot) -> bool:
     )
 
 
-class _OneRank:
-    """One rank. `ahead` is how far its count of received requests is ahead of ours."""
+class SnapshotLedger(Ledger):
+    """One rank's last snapshot, and what was sent to it since. `ahead` is how far its count of
+    received requests is ahead of ours. What ends there the next snapshot says."""
 
-    def __init__(self, reserve: int) -> None:
-        self._reserve = reserve
-        self._load: Load | None = None
+    def __init__(self) -> None:
+        super().__init__(complete=False)
+        self.slots = 0
+        """Requests that it runs at a time at most."""
+        self._last: Load | None = None
         self._good = False
-        self._slots = 0
         self._stamp = 0.0
         self._odd = 0.0
         """Stamp of a snapshot that came out of order; 0 for none."""
         self._changed = -math.inf
         self._received = 0
         self._ahead = 0
-        self._gone = 0
+        self._gone_count = 0
         """Requests that were sent and are in the reading, or lost."""
-        self._sent: deque[tuple[float, int]] = deque()
+        self._unread: deque[tuple[float, int]] = deque()
         self._tokens = 0
 
-    def send(self, tokens: int, now: float) -> None:
-        if len(self._sent) >= MOST_SENT:
+    def begin(self, tokens: int, now: float) -> int:
+        if len(self._unread) >= MOST_SENT:
             self._forget()
-        self._sent.append((now, tokens))
+        tokens = max(0, tokens)
+        self._unread.append((now, tokens))
         self._tokens += tokens
+        self._leases += 1
+        self._count_held()
+        return self._leases
+
+    def end(self, lease: int, tokens: int, now: float, generated: int = 0) -> None:
+        """The next snapshot says so."""
 
     def take(self, snapshot: Snapshot, waits: int, now: float) -> str:
         """What is wrong with it, "" when nothing is or when nothing changed."""
@@ -152,69 +172,64 @@ class _OneRank:
             return "out of order"
         what = self._count(snapshot.received, now)
         self._stamp, self._odd, self._changed, self._good = stamp, 0.0, now, True
-        self._slots = snapshot.max_running_requests
-        self._load = Load(
+        self.slots = snapshot.max_running_requests
+        self._last = Load(
             running=snapshot.num_running_reqs,
             waiting=snapshot.num_waiting_reqs,
             used_tokens=snapshot.num_used_tokens,
             total_tokens=snapshot.max_total_num_tokens,
             waiting_tokens=waits,
         )
+        self._count_held()
         return what
+
+    def load(self, now: float, heard_at: float) -> Load | None:
+        last = self._last
+        if last is None or not self._good or now - self._changed > STALE_S:
+            return None
+        return Load(
+            running=last.running,
+            waiting=last.waiting,
+            used_tokens=last.used_tokens,
+            total_tokens=last.total_tokens,
+            waiting_tokens=last.waiting_tokens,
+            sent_requests=len(self._unread),
+            sent_tokens=self._tokens,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """By its last snapshot nothing runs or waits on it, and nothing was sent since."""
+        return self._last is not None and not self.inflight
 
     def _count(self, received: int, now: float) -> str:
         """Forget what the rank has received by now."""
         restarted = received < self._received
         self._received = received
         if restarted:
-            self._sent.clear()
+            self._unread.clear()
             self._tokens = 0
-            self._ahead = received - self._gone
+            self._ahead = received - self._gone_count
             return "restart"
-        while self._sent and self._gone + self._ahead < received:
+        while self._unread and self._gone_count + self._ahead < received:
             self._forget()
-        if self._gone + self._ahead < received:  # it got requests that we did not send
-            self._ahead = received - self._gone
+        if self._gone_count + self._ahead < received:  # it got requests that we did not send
+            self._ahead = received - self._gone_count
         what = ""
-        while self._sent and self._sent[0][0] < now - LOST_S:
+        while self._unread and self._unread[0][0] < now - LOST_S:
             self._forget()
             self._ahead -= 1
             what = "lost"
         return what
 
     def _forget(self) -> None:
-        _, tokens = self._sent.popleft()
+        _, tokens = self._unread.popleft()
         self._tokens -= tokens
-        self._gone += 1
+        self._gone_count += 1
 
-    def view(self, rank: int, healthy: bool, now: float) -> WorkerView:
-        last = self._load
-        requests, tokens = len(self._sent), self._tokens
-        load = None
-        if last is not None:
-            requests += last.running + last.waiting
-            tokens += last.used_tokens + last.waiting_tokens
-            if self._good and now - self._changed <= STALE_S:
-                load = Load(
-                    running=last.running,
-                    waiting=last.waiting,
-                    used_tokens=last.used_tokens,
-                    total_tokens=last.total_tokens,
-                    waiting_tokens=last.waiting_tokens,
-                    sent_requests=len(self._sent),
-                    sent_tokens=self._tokens,
-                )
-        return WorkerView(
-            name=NAME,
-            dp_rank=rank,
-            healthy=healthy,
-            inflight=requests,
-            inflight_tokens=tokens,
-            load=load,
-            slots=self._slots,
-            reserve=self._reserve,
-        )
-
-    def idle(self) -> bool:
-        last = self._load
-        return last is not None and not (last.running or last.waiting or self._sent)
+    def _count_held(self) -> None:
+        """All that it has, by its last snapshot, with what was sent since."""
+        self.inflight, self.inflight_tokens = len(self._unread), self._tokens
+        if self._last is not None:
+            self.inflight += self._last.running + self._last.waiting
+            self.inflight_tokens += self._last.used_tokens + self._last.waiting_tokens

@@ -111,11 +111,11 @@ def test_br_h_hears_of_tokens_and_ends() -> None:
     lengths = balancer.policy.inflight
     rank = balancer.choose(Req(rid="a", input_ids=ids(100)), [True, True], 0.1)
     assert present(lengths).tokens((NAME, rank)) == 100  # type: ignore[arg-type]
-    balancer.progressed([("a", 1, ""), ("a", 5, ""), ("a", 5, ""), ("unknown", 9, "finished")])
+    balancer.progressed([("a", 1, ""), ("a", 5, ""), ("a", 5, ""), ("unknown", 9, "finished")], 0.2)
     assert present(lengths).tokens((NAME, rank)) == 105  # type: ignore[arg-type]
-    balancer.progressed([("a", 8, "finished")])
+    balancer.progressed([("a", 8, "finished")], 0.2)
     assert len(present(lengths)) == 0
-    balancer.progressed([("a", 9, "")])  # what came late
+    balancer.progressed([("a", 9, "")], 0.2)  # what came late
     assert len(present(lengths)) == 0 and balancer.describe()["in flight"] == 0
 
 
@@ -219,7 +219,7 @@ def test_router_and_controller_decide_alike(name: str) -> None:
                 rank.read(event_of(snapshot), now)
             generated = {rid: tokens + 4 for rid, tokens in generated.items()}
             event = [(rid, n, "finished" if rid in ended else "") for rid, n in generated.items()]
-            controller.progressed(event)
+            controller.progressed(event, now)
             for rid, _, end in event if inflight is not None else ():
                 present(inflight).counted(rid, 4)
                 if end:

@@ -237,7 +237,7 @@ def test_the_rank_is_chosen_by_the_prompt_s_experts(prefill: Prefill, name: str)
     assert [present(eldr.inflight_signatures).count((NAME, rank)) for rank in range(ranks)] == [
         1
     ] * ranks
-    balancer.progressed([("r0", 5, ""), ("r0", 9, "finished"), ("r1", 2, "aborted")])
+    balancer.progressed([("r0", 5, ""), ("r0", 9, "finished"), ("r1", 2, "aborted")], 1.4)
     assert [present(eldr.inflight_signatures).count((NAME, rank)) for rank in range(2)] == [0, 0]
 
 
