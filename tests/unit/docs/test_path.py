@@ -47,8 +47,9 @@ def defined(path: Path) -> set[str]:
     return walk(ast.parse(path.read_text()), "") if path.exists() else set()
 
 
-def traced(folder: Path, **extra: Any) -> list[str]:
-    """The calls of a router that serves one streaming chat request, from its accept on."""
+def traced(folder: Path, **extra: Any) -> tuple[list[str], set[str]]:
+    """The calls of a router that serves one streaming chat request, from its accept on; and what it
+    had called before."""
 
     async def serve() -> None:
         async with Cluster(
@@ -70,7 +71,7 @@ def traced(folder: Path, **extra: Any) -> list[str]:
     served = calls.index("toolkit/router/app.py:RouterApp.serve")
     while not calls[served].endswith("Listener._accept"):
         served -= 1
-    return calls[served:]
+    return calls[served:], set(calls[:served])
 
 
 def assert_in_order(places: Sequence[str], calls: Sequence[str]) -> int:
@@ -84,6 +85,24 @@ def assert_in_order(places: Sequence[str], calls: Sequence[str]) -> int:
     return at
 
 
+MOST_MODULES, MOST_FUNCTIONS = 67, 298
+"""That a request calls and that nothing had called before it, neither the start nor what goes on
+without requests: 65 and 290, and some more on a slow machine. They may only go down, as a reader
+has to open what is counted here. The aim was 20 and 120 (docs/pages/design/one-decider.md says what
+became of it)."""
+
+
+def test_a_request_goes_through_no_more_places_than_it_did(
+    run_of_one: tuple[list[str], set[str]],
+) -> None:
+    calls, before = run_of_one
+    ended = len(calls) - 1 - calls[::-1].index("toolkit/router/known_requests.py:KnownRequests.end")
+    places = set(calls[: ended + 1]) - before
+    modules = {place.partition(":")[0] for place in places}
+    assert len(modules) <= MOST_MODULES, (len(modules), sorted(modules))
+    assert len(places) <= MOST_FUNCTIONS, len(places)
+
+
 def test_every_place_of_the_page_is_in_the_tree() -> None:
     named = re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGE.read_text())
     assert len(named) > 50
@@ -92,8 +111,13 @@ def test_every_place_of_the_page_is_in_the_tree() -> None:
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def run_of_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], set[str]]:
     return traced(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def calls(run_of_one: tuple[list[str], set[str]]) -> list[str]:
+    return run_of_one[0]
 
 
 @pytest.mark.parametrize("heading", [name for name in sections() if name != DEATH])
@@ -112,7 +136,7 @@ def test_sections_follow_one_another(calls: list[str]) -> None:
 
 
 def test_the_death_of_a_decode_goes_through_the_places_of_the_page(tmp_path: Path) -> None:
-    calls = traced(tmp_path, crash_after=12)
+    calls, _ = traced(tmp_path, crash_after=12)
     # The worker's event stream may break before the connection of the request does.
     broken = calls.index("toolkit/router/attempt/outcomes.py:Outcomes.lost")
     while not calls[broken].endswith("upstream.py:UpstreamConnection.connection_lost"):
