@@ -44,6 +44,8 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 from toolkit.settings.load import load_deployment
 
+MEASURES = ("patches", "tests/benchmarks/shared")
+
 SIDES = {
     "first_token": "prefill",
     "prefill_only": "prefill",

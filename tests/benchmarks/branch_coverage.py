@@ -24,6 +24,8 @@ from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
 
+MEASURES = ("toolkit/decide", "toolkit/policies", "tests/unit/decide", "tests/unit/policies")
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("decide", "policies")
 TESTS = (

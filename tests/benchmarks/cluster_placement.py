@@ -46,6 +46,14 @@ from toolkit.signatures.calibrated import calibrated
 from toolkit.signatures.clusters import fresh_centroids
 from toolkit.signatures.matching import best_rows, exchanged
 
+MEASURES = (
+    "toolkit/placement",
+    "toolkit/signatures",
+    "toolkit/policies/eldr.py",
+    "patches/experts",
+    "patches/relocate",
+)
+
 SERVERS, GPUS, REDUNDANT, LAYERS = 4, 8, 32, 12
 
 

@@ -63,6 +63,15 @@ from toolkit.bench.runner import BenchLoad, new_session
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover, get_json
 
+MEASURES = (
+    "toolkit/policies/eldr.py",
+    "toolkit/policies/support",
+    "toolkit/signatures",
+    "toolkit/decide",
+    "toolkit/router/eldr",
+    "patches/experts",
+)
+
 BALANCERS = ("round_robin", "shortest_queue", "power_of_two", "kv_shortest_queue", "least_tokens")
 SWEEP = tuple(f"eldr@{tau:g}" for tau in (0.1, 0, 0.05, 0.2, 1))
 # name: (arms, domains, languages)

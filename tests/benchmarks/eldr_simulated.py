@@ -53,6 +53,13 @@ from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
 from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate, mixed
 
+MEASURES = (
+    "toolkit/policies/eldr.py",
+    "toolkit/policies/published",
+    "toolkit/signatures",
+    "toolkit/simulate",
+)
+
 LANGUAGES = {"en": 0.5, "zh": 0.25, "ru": 0.13, "fr": 0.12}
 TASKS = {f"{domain}/en": 0.25 for domain in ("code", "math", "medical", "legal")}
 WORKLOADS = {"task": TASKS, "language": LANGUAGES}

@@ -48,6 +48,8 @@ from toolkit.bench.runner import new_session
 from toolkit.bench.target import get_json, set_policy
 from toolkit.launch.running import Running
 
+MEASURES = ("toolkit/router", "toolkit/decide", "patches/pd", "patches/tickets.py")
+
 SETTINGS = ("prefill", "decode")
 STRAIGHT = "straight"
 FLIGHT = 6

@@ -34,6 +34,8 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 from toolkit.settings.load import load_deployment
 
+MEASURES = ("patches", "toolkit/launch", "toolkit/router", "toolkit/decide")
+
 SETTLE_S = 5.0
 IMPORT = """
 try:

@@ -57,6 +57,13 @@ from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.patterns import with_rows
 from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate
 
+MEASURES = (
+    "toolkit/policies/gimbal.py",
+    "toolkit/policies/sjf.py",
+    "toolkit/placement/gimbal.py",
+    "toolkit/simulate",
+)
+
 POOL = 370_000
 """0.9 x 80 GB without 32 GB of weights and 4 GB of activations, 96 KiB a token."""
 COUNT = 400

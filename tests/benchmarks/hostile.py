@@ -45,6 +45,8 @@ from tests.benchmarks.shared.common import Result, arguments
 from tests.hostile_bodies import COMPLETIONS, HOSTILE, Hostile, large
 from tests.standin.cluster import Cluster
 
+MEASURES = ("toolkit/router",)
+
 KIB = 1024
 SIZES = (16, 64, 256)
 REPEATS = 5

@@ -69,6 +69,17 @@ from toolkit.bench.target import Target, discover
 from toolkit.bench.traces import load
 from toolkit.bench.workload import Item, Workload
 
+MEASURES = (
+    "toolkit/policies/rounds",
+    "toolkit/policies/level.py",
+    "toolkit/policies/br0.py",
+    "toolkit/policies/brh.py",
+    "toolkit/policies/predictors",
+    "toolkit/decide",
+    "toolkit/router",
+    "patches/steps",
+)
+
 OURS = ("level", "brh", "br0", "level@0", "brh@learned:0", "br0@paper", "brh@paper")
 OTHERS = (
     "round_robin",

@@ -45,6 +45,16 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
 from toolkit.simulate.simulation import Simulation, Window
 
+MEASURES = (
+    "toolkit/policies/rounds",
+    "toolkit/policies/level.py",
+    "toolkit/policies/br0.py",
+    "toolkit/policies/brh.py",
+    "toolkit/policies/predictors",
+    "toolkit/decide",
+    "toolkit/simulate",
+)
+
 OURS = ("level", "brh", "br0", "level@0", "brh@learned:0", "br0@0", "br0@paper", "brh@paper")
 ARMS = (*OURS, "unpooled@level", *BALANCERS, *POOLED)
 LEAD = "kv_spread"

@@ -40,6 +40,8 @@ from toolkit.bench.target import get_json, set_policy
 from toolkit.bench.workload import Item
 from toolkit.settings.yaml_lines import read_document
 
+MEASURES = ("toolkit/router", "toolkit/decide", "patches/pd")
+
 LENGTHS = (40, 160, 400)
 TOKENS = 8
 DISPATCH = ("late", "concurrent")

@@ -25,6 +25,13 @@ from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.simulation import Simulation, Window
 
+MEASURES = (
+    "toolkit/policies/level.py",
+    "toolkit/policies/stages",
+    "toolkit/decide",
+    "toolkit/simulate",
+)
+
 INSTANCES = 16
 PENALTY = 2.1
 ARMS: dict[str, Rebalance | None] = {

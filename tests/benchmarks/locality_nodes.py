@@ -74,6 +74,13 @@ from toolkit.policies.eldr import Centroids, EldrPolicy
 from toolkit.profile.request_homes import SERVER
 from toolkit.signatures.space import SignatureSpace
 
+MEASURES = (
+    "toolkit/placement",
+    "toolkit/policies/support",
+    "toolkit/signatures",
+    "toolkit/simulate",
+)
+
 PROMPT, DECODE = 12, 4
 TAU, PER_RANK = 0.1, 32
 SPECIALISED = 0.785

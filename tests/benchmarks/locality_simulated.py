@@ -43,6 +43,8 @@ from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
 from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate
 
+MEASURES = ("toolkit/placement", "toolkit/policies", "toolkit/signatures", "toolkit/simulate")
+
 
 class Setting(NamedTuple):
     """`rounds`: how often every place in the server is taken."""

@@ -47,6 +47,13 @@ from toolkit.launch.operate import Operator
 from toolkit.launch.running import Running
 from toolkit.launch.runs import to_stop
 
+MEASURES = (
+    "toolkit/router/moves",
+    "toolkit/policies/precopy.py",
+    "patches/move",
+    "patches/pd/resume.py",
+)
+
 NAMES = ("direct", "replay")
 SHARED = ("load", "idle", "speed", "rolling")
 """Parts that have one deployment."""

@@ -30,6 +30,8 @@ from toolkit.policies.stages.partition import MoveCost, Partition, StageProblem,
 from toolkit.policies.stages.population import of_answers
 from toolkit.policies.stages.qoe import Qoe
 
+MEASURES = ("toolkit/policies/stages", "toolkit/plan")
+
 CASES, QUICK_CASES = 200, 40
 LONGEST = 131_072
 

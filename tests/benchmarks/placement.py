@@ -53,6 +53,8 @@ from toolkit.placement import (
     least_crossing,
 )
 
+MEASURES = ("toolkit/placement",)
+
 MAIN = (64, 64)
 SIZES = {"64+0": (64, 0), "32+32": (32, 32), "8+0": (8, 0), "4+0": (4, 0)}
 SMALL = [(3, 8, 2, 2), (3, 6, 3, 2), (4, 8, 2, 2)]

@@ -64,6 +64,14 @@ from toolkit.bench.runner import new_session
 from toolkit.bench.stats import orders, paired_ratio
 from toolkit.bench.workload import Item
 
+MEASURES = (
+    "toolkit/policies/preemption",
+    "toolkit/policies/sjf.py",
+    "patches/preempt",
+    "patches/classes.py",
+    "patches/pd/waiting_queue.py",
+)
+
 CANDIDATES = tuple(
     f"{kind}@{chunk}" for kind in ("shortest", "priority") for chunk in (256, 512, 1024, 4096)
 )

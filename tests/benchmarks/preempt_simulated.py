@@ -58,6 +58,8 @@ from toolkit.contract.preempting import Preempting
 from toolkit.simulate.fleet import Fleet, RouterFleet, Stopping, WorkerFleet
 from toolkit.simulate.simulation import Simulation
 
+MEASURES = ("toolkit/policies/preemption", "toolkit/simulate")
+
 SLO_S = 3.0
 ATTAINMENT = 0.9
 SLOTS = 32

@@ -33,6 +33,14 @@ from toolkit.contract.headers import CLASS
 from toolkit.contract.variables import TRACE_VARIABLE
 from toolkit.launch.running import Running
 
+MEASURES = (
+    "toolkit/policies/preemption",
+    "patches/preempt",
+    "patches/classes.py",
+    "toolkit/router",
+    "toolkit/decide",
+)
+
 PROMPTS = 40
 LONG = (500, 3000)
 TOKENS = 8

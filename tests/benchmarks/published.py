@@ -64,6 +64,8 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 
+MEASURES = ("toolkit/policies", "toolkit/simulate")
+
 
 class Row(NamedTuple):
     """max - min KV tokens, p95 TPOT ms, tokens/s of one rank."""

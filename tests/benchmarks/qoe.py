@@ -39,6 +39,8 @@ from toolkit.profile.latency import fit_qoe
 from toolkit.profile.tap import Heard, Tap
 from toolkit.profile_folder.schema import LinearFit
 
+MEASURES = ("toolkit/policies/stages", "toolkit/profile")
+
 BUCKETS = (64, 128, 256, 512, 1024, 2048)
 """A bucket's prompts have its number of tokens to twice as many."""
 BATCHES = (1, 2, 4, 8, 16)

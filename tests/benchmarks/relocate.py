@@ -53,6 +53,8 @@ from toolkit.profile.tap import Tap
 from toolkit.relocate.pace import Pace
 from toolkit.relocate.server import Server
 
+MEASURES = ("toolkit/relocate", "toolkit/placement", "patches/relocate")
+
 TOKENS, REDUNDANT = 48, 4
 
 

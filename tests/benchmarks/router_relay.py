@@ -39,6 +39,8 @@ from tests.ports import free_port
 from tests.preloading import ROOT
 from tests.standin.cluster import Cluster
 
+MEASURES = ("toolkit/router", "toolkit/decide")
+
 # sglang-router imports SGLang when it can, for tracing only: 16 s and 500 MiB that it would not
 # need. It then runs exactly as where only the wheel is installed.
 LAUNCH = (

@@ -48,6 +48,8 @@ from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 
+MEASURES = ("toolkit/policies", "toolkit/decide", "toolkit/simulate")
+
 OURS = ("level", "br0", "brh", "level@0", "br0@paper", "brh@paper")
 PREFILL_KV = 4_000_000
 FIGURES = ("output_tokens_s", "tpot_p99", "kv_spread")

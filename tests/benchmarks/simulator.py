@@ -19,6 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core
 
 from tests.benchmarks.shared.common import Result, arguments
 
+MEASURES = ("toolkit/simulate", "toolkit/decide", "toolkit/policies")
+
 
 def main() -> None:
     """Run the benchmark and print its line."""

@@ -66,6 +66,8 @@ from toolkit.simulate.fleet import (
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 
+MEASURES = ("toolkit/policies/stages", "toolkit/decide", "toolkit/simulate")
+
 INSTANCES = 16
 MOST = 6
 """Stages; the paper's have 4 to 6."""

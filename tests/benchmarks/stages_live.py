@@ -44,6 +44,14 @@ from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running
 from toolkit.settings.load import load_deployment
 
+MEASURES = (
+    "toolkit/policies/stages",
+    "toolkit/router/moves",
+    "toolkit/router/stages.py",
+    "toolkit/decide",
+    "patches/move",
+)
+
 DECODES = 4
 KV_TOKENS = 16384
 SLOTS = 16

@@ -71,6 +71,8 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.session import with_policies
 from toolkit.simulate.simulation import Simulation, Window
 
+MEASURES = ("toolkit/simulate", "toolkit/decide", "toolkit/policies", "patches/pd")
+
 FIGURES = ("throughput", "tpot", "ttft")
 ORDERED = (*FIGURES, "ttft_p99", "kv_spread")
 Figures = dict[str, float]

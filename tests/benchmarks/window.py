@@ -29,6 +29,8 @@ from toolkit.setup.releases import PROVEN
 from toolkit.setup.scopes import DEFAULT, SCOPE
 from toolkit.setup.testing import TWO
 
+MEASURES = ("patches", "tests/releases")
+
 SMOKE = (
     "tests/e2e/test_equality.py",
     "tests/e2e/test_signatures.py",
