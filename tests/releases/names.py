@@ -38,7 +38,7 @@ KNOWN = {
 
 NOT_SGLANGS = {
     *("JoinedStr", "_exit", "defstruct", "index_add_", "pauses", "previous_end", "progressed"),
-    *("token_hex", "visit"),
+    *("ledger", "ledgers", "token_hex", "visit"),
     *("POSSESSIVE_REPEAT", "_generated", "_reserve", "_side", "_stamp", "eventfd_read"),
     *("REPLAY", "_room", "in_flight", "mv"),
     *("eventfd_write", "locality", "new_ones", "readline", "residents", "set_inheritable", "tally"),

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from toolkit.decide import messages as m
+from toolkit.decide.poison import Record
 from toolkit.router.errors import ApiError, Retry
 
 if TYPE_CHECKING:
-    from toolkit.decide.poison import Record
     from toolkit.router.channel import Channel
 
 
@@ -35,8 +35,9 @@ class RequestChannel:
 
     @property
     def record(self) -> Record:
-        """What the request has seen workers do."""
-        return self.channel.decider.attempts.requests[self.number].record
+        """What the request has seen workers do; nothing before it runs and when it is over."""
+        known = self.channel.decider.attempts.requests.get(self.number)
+        return Record() if known is None else known.record
 
     def send(self, message: m.Message) -> asyncio.Future[None]:
         """Tell the decider; what its order lets the request's task go on with."""

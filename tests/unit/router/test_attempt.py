@@ -24,6 +24,7 @@ from toolkit.router.app import RouterApp
 from toolkit.router.client import ClientStream
 from toolkit.router.relay import Relay
 from toolkit.router.request import SubRequest
+from toolkit.router.request_channel import RequestChannel
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
 from toolkit.settings.router.config import RouterConfig
@@ -155,6 +156,18 @@ def test_what_a_worker_says_before_the_request_s_task_is_awake_is_not_forgotten(
             with pytest.raises(asyncio.CancelledError):
                 await running
             await nothing_is_left_of(request, made)
+
+    run(check())
+
+
+def test_who_asks_of_a_request_before_it_runs_or_when_it_is_over_is_not_refused() -> None:
+    """An operator's order to move it may come at any time."""
+
+    async def check() -> None:
+        channel = RequestChannel(router(free_port()).known_workers.channel)
+        assert not channel.record.suspect
+        channel.close(served=False)
+        assert not channel.record.suspect
 
     run(check())
 
