@@ -25,6 +25,7 @@ from patches.base import EITHER, Hook, Patch, Variant
 from patches.classes import best_effort, latency_sensitive
 from patches.layers import Original
 from patches.pd import host_receive
+from patches.preempt import gave_way
 from patches.scheduler_state import of
 from patches.sglang_types import Batch, DecodeRequest, PreallocQueue, Req, Scheduler
 from toolkit.contract.preempting import Preempting
@@ -145,7 +146,7 @@ def _held(queue: PreallocQueue, now: float, most: float, somebody: bool) -> Iter
         left = {id(req) for req in queue.retracted_queue}
         for req in before:
             if id(req) not in left:
-                _goes_on(req, now)
+                _goes_on(queue.scheduler, req, now)
         queue.retracted_queue = [*held, *queue.retracted_queue]
 
 
@@ -157,11 +158,13 @@ def _may_stand(req: Req, now: float, most: float) -> bool:
     return pause.seconds + since < most
 
 
-def _goes_on(req: Req, now: float) -> None:
+def _goes_on(scheduler: Scheduler, req: Req, now: float) -> None:
     pause = _pause_of(req)
     if pause.since is not None:
-        pause.seconds += now - pause.since
+        stood = now - pause.since
+        pause.seconds += stood
         pause.since = None
+        gave_way.tell(scheduler, req, "answer", seconds=stood)
 
 
 def _next_batch(original: Original[object], scheduler: Scheduler, running_batch: Batch) -> object:
@@ -239,6 +242,7 @@ def _pause(scheduler: Scheduler, batch: Batch, victims: list[int], now: float) -
             scheduler._add_request_to_queue(req, is_retracted=True)
         else:
             _lost(scheduler, req)
+    gave_way.tell(scheduler, stopped[0], "answer", len(stopped))
 
 
 def _put_aside(scheduler: Scheduler, batch: Batch, place: int, kept: int) -> bool:
@@ -280,6 +284,7 @@ PATCH = Patch(
         ),
     ),
     requires=(
+        gave_way.REQUIRES,
         f"{SCHEDULER}.Scheduler._add_request_to_queue",
         f"{DECODE}.DecodePreallocQueue._allocatable_token_budgets",
         f"{DECODE}.DecodePreallocQueue._prealloc_required_tokens",

@@ -40,6 +40,7 @@ from patches.classes import best_effort, latency_sensitive
 from patches.dp import layout
 from patches.environment import on_cpu
 from patches.layers import Original
+from patches.preempt import gave_way
 from patches.preempt.admission import only
 from patches.scheduler_state import BoundaryState, current, of
 from patches.sglang_types import Batch, Layer, Req, Scheduler
@@ -324,8 +325,10 @@ def _pause(scheduler: Scheduler, running: BestEffortBatch, done: int) -> None:
     stop = stops.Stop(began, time.monotonic(), time.thread_time() - began_cpu, done)
     stops.note(running.batch, stop)
     stood = stop.seconds
+    reqs = running.batch.reqs
+    gave_way.tell(scheduler, reqs[0], "prompt", len(reqs), stood)
     running.paused_s += stood
-    for req in running.batch.reqs:
+    for req in reqs:
         paused = _paused(req)
         paused.pauses += 1
         paused.seconds += stood
@@ -442,6 +445,7 @@ PATCH = Patch(
         Hook(f"{RECEIVER}.recv_requests", _kept_first, ("self",)),
     ),
     requires=(
+        gave_way.REQUIRES,
         f"{SCHEDULER}.Scheduler.process_input_requests",
         f"{SCHEDULER}.Scheduler.process_batch_result",
         f"{SCHEDULER}.Scheduler.get_new_batch_prefill",

@@ -43,6 +43,7 @@ from toolkit.contract import VERSION, run_id
 from toolkit.contract.events import (
     Down,
     Experts,
+    GaveWay,
     Hello,
     KvTransfer,
     LoadReading,
@@ -224,7 +225,7 @@ def _dispatch_prefill_done(original: Original[None], manager: TokenizerManager) 
     original(manager)
     publish = hub_of(manager).publish
     manager._result_dispatcher += type(manager._result_dispatcher)(
-        [(PrefillDone, publish), (KvTransfer, publish)]
+        [(PrefillDone, publish), (KvTransfer, publish), (GaveWay, publish)]
     )
 
 

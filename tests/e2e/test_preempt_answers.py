@@ -12,7 +12,7 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask, empty
-from tests.e2e.workers import settled
+from tests.e2e.workers import metrics, settled
 from toolkit.launch.running import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("preemption")]
@@ -62,6 +62,9 @@ async def test_answers_stand_still_for_those_latency_sensitive(
     await settled(up)
     await calls.until(partial(empty, url), "no KV token is left behind")
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+    gave_way = await metrics(url)
+    assert gave_way['toolkit_router_gave_way_total{kind="answer",worker="decode-0"}'] >= 1
+    assert gave_way['toolkit_router_gave_way_seconds_total{kind="answer",worker="decode-0"}'] > 0
 
 
 async def test_a_client_that_goes_away_while_its_answer_stands_still_leaves_nothing(

@@ -204,6 +204,17 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     dp_rank: Small = 0
 
 
+class GaveWay(msgspec.Struct, frozen=True, tag="gave_way", tag_field="type", omit_defaults=True):
+    """Best-effort work stood still for latency-sensitive requests. `prompt`: a batch of `requests`
+    prompts stopped between two layers and went on after `seconds`. `answer`: so many answers were
+    put aside (then without seconds), or one went on that had been for so long (then none)."""
+
+    kind: Literal["prompt", "answer"]
+    requests: Small = 0
+    seconds: Seconds = 0.0
+    dp_rank: Small = 0
+
+
 class Placed(msgspec.Struct, frozen=True, tag="placed", tag_field="type"):
     """The worker's experts lie elsewhere: `GET /toolkit/placement` says where. `serial`: of the
     orders that it has carried out."""
@@ -244,6 +255,7 @@ Event = (
     | Moving
     | LoadReading
     | Steps
+    | GaveWay
     | Placed
     | Down
     | Ping

@@ -226,6 +226,9 @@ class Watcher:
                     listener.transferred(event.seconds, event.bytes)
             case events.Steps():
                 self._told(event.dp_rank, lambda rank: rank.take_steps(event))
+            case events.GaveWay():
+                for listener in self._known_workers.listeners:
+                    listener.gave_way(self.worker, event)
             case events.Heartbeat():
                 self._told(event.dp_rank, lambda rank: rank.take_beat(event))
             case events.Placed():

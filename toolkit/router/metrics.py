@@ -16,10 +16,12 @@ from toolkit.router.renamed_metrics import Registry
 from toolkit.router.worker_listener import WorkerListener
 
 if TYPE_CHECKING:
+    from toolkit.contract.events import GaveWay
     from toolkit.limited_logs import Limited
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.stages import Rebalancer
+    from toolkit.router.worker import Worker
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RING = 4096
@@ -64,6 +66,19 @@ class Metrics(WorkerListener):
         )
         self.class_requests = Counter(
             "class_requests", "Client requests that are not standard", ["class"], **one
+        )
+        self.stood_still = Counter(
+            "gave_way",
+            "Best-effort prompts that stopped between layers, and answers that were put aside, for"
+            " latency-sensitive requests",
+            ["worker", "kind"],
+            **one,
+        )
+        self.stood_still_seconds = Counter(
+            "gave_way_seconds",
+            "For how long: batches of prompts, and each answer",
+            ["worker", "kind"],
+            **one,
         )
         self.tpot = Histogram(
             "tpot_seconds", "Mean time per output token after the first", buckets=_SECONDS, **one
@@ -165,6 +180,11 @@ class Metrics(WorkerListener):
         self.ring.append(timing)
         if late:
             self.bind.observe(timing.decide + timing.first)
+
+    def gave_way(self, worker: Worker, event: GaveWay) -> None:
+        labels = worker.name, event.kind
+        self.stood_still.labels(*labels).inc(event.requests)
+        self.stood_still_seconds.labels(*labels).inc(max(0.0, event.seconds))
 
     def transferred(self, seconds: float, size: int) -> None:
         self.transfers.append(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from toolkit.contract.events import GaveWay
     from toolkit.decide import messages as m
     from toolkit.router.rank import Rank
     from toolkit.router.worker import Worker
@@ -24,6 +25,9 @@ class WorkerListener:
 
     def transferred(self, seconds: float, size: int) -> None:
         """A worker has sent so many bytes of KV."""
+
+    def gave_way(self, worker: Worker, event: GaveWay) -> None:
+        """Best-effort work of the worker stood still."""
 
     def health_changed(self) -> None:
         """Some worker's health is not what it was."""

@@ -32,6 +32,7 @@ FIELDS = {
     "load": ["running", "waiting", "used_tokens", "total_tokens", "waiting_tokens",
              "capacity_tokens", "dp_rank"],
     "steps": ["steps", "requests", "kv_tokens", "seconds", "distinct", "dp_rank"],
+    "gave_way": ["kind", "requests", "seconds", "dp_rank"],
     "kv_transfer": ["seconds", "bytes", "tokens", "rid", "dp_rank"],
     "prefill_done": ["rid", "dp_rank", "prompt_tokens", "cached_tokens", "signature", "room"],
     "moving": ["rid", "state", "room", "tokens", "bytes", "seconds", "last_s", "dp_rank"],
@@ -66,11 +67,27 @@ def lines(draw: st.DrawFn) -> bytes:
         told |= {"contract": VERSION, "max_running_requests": 8}
     if kind == "steps":
         told |= {"steps": 2**31, "requests": 2**53, "kv_tokens": 2**53, "seconds": 1, "distinct": 1}
+    if kind == "gave_way":
+        told |= {"kind": "prompt"}
     if kind == "kv_transfer":
         told |= {"seconds": 0.1, "bytes": 2**53}
     for name in draw(st.lists(st.sampled_from(FIELDS[kind]), max_size=6)):
         told[name] = draw(VALUES)
     return json.dumps(told).encode()
+
+
+async def test_work_that_stood_still_is_counted_by_worker_and_kind() -> None:
+    made = router()
+    feed(made, 0, [
+        b'{"type":"gave_way","kind":"prompt","requests":2,"seconds":0.25}',
+        b'{"type":"gave_way","kind":"prompt","requests":1,"seconds":0.5}',
+        b'{"type":"gave_way","kind":"walk","requests":1}',
+    ])  # fmt: skip
+    feed(made, 1, [b'{"type":"gave_way","kind":"answer","requests":3}'])
+    _, text = await pages(made)
+    assert 'toolkit_router_gave_way_total{kind="prompt",worker="p"} 3.0' in text
+    assert 'toolkit_router_gave_way_seconds_total{kind="prompt",worker="p"} 0.75' in text
+    assert 'toolkit_router_gave_way_total{kind="answer",worker="d"} 3.0' in text
 
 
 def router() -> RouterApp:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patches.classes import _CLASS
-from patches.preempt import answers
+from patches.preempt import answers, gave_way
 from patches.preempt.answers import _next_batch, _process_queue
 from patches.scheduler_state import current
 from toolkit.contract.preempting import Preempting
@@ -26,6 +26,19 @@ def asked() -> Iterator[None]:
     current().pausing = Preempting(pauses=2, seconds=5.0)
     yield
     current().pausing = None
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """What was said of answers that stood still: how many, for how long."""
+    said: list[tuple[int, float]] = []
+
+    def tell(scheduler: Any, one: Any, kind: str, requests: int = 0, seconds: float = 0.0) -> None:
+        assert kind == "answer" and one.rid
+        said.append((requests, seconds))
+
+    monkeypatch.setattr(gave_way, "tell", tell)
+    return said
 
 
 class Clock:
@@ -89,6 +102,7 @@ class Scheduler:
         self.req_to_token_pool = SimpleNamespace(size=self.slots, available_size=lambda: 4)
         self.disagg_decode_transfer_queue = SimpleNamespace(queue=[])
         self.disagg_decode_prealloc_queue: Any = SimpleNamespace(
+            scheduler=self,
             queue=[],
             retracted_queue=[],
             _prealloc_required_tokens=lambda req: (len(req.origin_input_ids), 0),
@@ -139,7 +153,7 @@ class Scheduler:
         running_batch.filter_batch()
 
 
-def test_one_answer_stands_still_for_a_slot_and_goes_on() -> None:
+def test_one_answer_stands_still_for_a_slot_and_goes_on(told: list[tuple[int, float]]) -> None:
     scheduler = Scheduler()
     scheduler.send(req(BE, "a", 6), req(BE, "b", 6))
     assert scheduler.step() == ["a", "b"]
@@ -151,6 +165,8 @@ def test_one_answer_stands_still_for_a_slot_and_goes_on() -> None:
         scheduler.step()
     assert scheduler.said == ["hurry", "b", "a"]
     assert not scheduler.disagg_decode_prealloc_queue.retracted_queue
+    (stopped, goes_on) = told
+    assert stopped == (1, 0.0) and goes_on[0] == 0 and goes_on[1] > 0
 
 
 def test_as_many_stand_still_as_free_the_kv_that_is_needed() -> None:
