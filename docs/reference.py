@@ -114,6 +114,16 @@ def cli() -> str:
     return "\n".join(lines)
 
 
+def recipes() -> str:
+    """The shipped deployment files, and the systems that each turns on."""
+    from toolkit.launch.recipes import shipped
+
+    rows = [
+        (f"`{each.name}`", each.device, each.starts, ", ".join(each.systems)) for each in shipped()
+    ]
+    return "\n".join(md_table(("recipe", "device", "starts", "systems that are on"), rows))
+
+
 def policies() -> str:
     """The registries, with the docstring of each policy."""
     from toolkit.policies import POLICIES, PUBLISHED
@@ -300,8 +310,8 @@ def gains() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "keys": keys, "cli": cli, "policies": policies, "fields": fields, "results": results,
-    "releases": releases, "bounds": bounds, "endpoints": endpoints,
+    "keys": keys, "cli": cli, "policies": policies, "recipes": recipes, "fields": fields,
+    "results": results, "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
     "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),

@@ -12,8 +12,10 @@ from tests.e2e import calls
 from toolkit.launch import readiness
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
+from toolkit.resources import recipes_dir
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
+from toolkit.settings.yaml_lines import read_document
 
 STARTS = (
     "patches.worker",
@@ -22,6 +24,21 @@ STARTS = (
     "patches.check_args",
     "toolkit.router",
 )
+
+
+def shipped(recipe: str, /, **changes: Any) -> dict[str, Any]:
+    """What the shipped deployment file of that name says, with changes: a mapping changes the keys
+    that it has."""
+    document, _ = read_document(recipes_dir() / f"{recipe}.yaml")
+    return _changed(document, changes)
+
+
+def _changed(old: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return old | {
+        key: _changed(old.get(key) or {}, value) if isinstance(value, dict) else value
+        for key, value in changes.items()
+    }
+
 
 SETTLES_S = 30.0
 """A test's last requests may still be on the books, and the router may have to hear of a worker

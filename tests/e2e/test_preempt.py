@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.deployments import deployed
+from tests.e2e.deployments import deployed, shipped
 from tests.e2e.reference import Reference
-from tests.e2e.workers import settled, state
+from tests.e2e.workers import metrics, settled, state
 from toolkit.contract.headers import CLASS
 from toolkit.launch.running import Running
 
@@ -28,8 +28,8 @@ TRIES = 3
 
 
 def described(name: str, mode: str) -> dict[str, Any]:
-    """A prefill and a decode worker; or one worker that does both, the shortest prompt first, or as
-    two tensor-parallel ranks under `tp`. A chunk holds a long prompt, but under `dp`: there two
+    """launch/cpu-classes.yaml; or one worker that does both, the shortest prompt first, or as two
+    tensor-parallel ranks under `tp`. A chunk holds a long prompt, but under `dp`: there two
     ranks share their attention's steps, so that prompts are stopped between chunks only."""
     role: dict[str, Any] = {
         "kv_tokens": 16384,
@@ -37,6 +37,8 @@ def described(name: str, mode: str) -> dict[str, Any]:
         "preempt": "strict",
         "args": {"chunked-prefill-size": 4096, "disable-radix-cache": True},
     }
+    if mode == "pd":
+        return shipped("cpu-classes", name=name, prefill={"args": {"disable-radix-cache": True}})
     if mode == "dp":
         role |= {"tp": 2, "dp": 2, "dp_attention": True}
         role["args"] |= {"chunked-prefill-size": 1024}  # of both ranks together
@@ -116,7 +118,7 @@ async def once(http: aiohttp.ClientSession, url: str, name: str, reference: Refe
 
 
 async def test_who_is_latency_sensitive_does_not_wait_for_a_long_prompt(
-    up: Running, reference: Reference
+    up: Running, reference: Reference, request: pytest.FixtureRequest
 ) -> None:
     url = up.router_url
     async with calls.session() as http:
@@ -129,6 +131,12 @@ async def test_who_is_latency_sensitive_does_not_wait_for_a_long_prompt(
         assert not wrong
     await settled(up)
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
+    if request.node.callspec.params["up"] == "dp":  # between chunks only: that is an order
+        return
+    gave_way = await metrics(up.router_url)
+    name = up.workers[0].name
+    assert gave_way[f'toolkit_router_gave_way_total{{kind="prompt",worker="{name}"}}'] >= 1
+    assert gave_way[f'toolkit_router_gave_way_seconds_total{{kind="prompt",worker="{name}"}}'] > 0
 
 
 async def test_many_of_both_keep_every_token_and_leave_nothing_behind(

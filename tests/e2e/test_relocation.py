@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.deployments import deployed
+from tests.e2e.deployments import deployed, shipped
 from tests.e2e.reference import Reference
 from tests.sizes import size
 from toolkit.contract.paths import PLACEMENT
@@ -32,14 +32,7 @@ MOVES, TOKENS, FEW, MOST = size(change=8, whole=20), 48, 24, 4
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    role = {"kv_tokens": 8192, "max_running": 16}
-    ranks = {"tp": 2, "dp": 2, "ep": 2, "dp_attention": True, "relocate": True}
-    described = {
-        "name": "relocation", "device": "cpu", "model": "embedded", "mode": "pd", "prefill": role,
-        "decode": {**role, **ranks, "args": {"ep-num-redundant-experts": 4}},
-        "router": {"decode_policy": "composed@eldr+br0", "profile": "embedded"},
-    }  # fmt: skip
-    with deployed(described, tmp_path_factory.mktemp("relocation")) as running:
+    with deployed(shipped("cpu-experts"), tmp_path_factory.mktemp("relocation")) as running:
         yield running
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.deployments import deployed
+from tests.e2e.deployments import deployed, shipped
 from tests.e2e.reference import Reference
 from tests.e2e.workers import state
 from toolkit.launch.running import Running
@@ -54,8 +54,10 @@ def test_requests_that_outgrow_their_stage_go_on_in_the_next(
         answers = await calls.all_of(up.router_url, bodies, len(bodies))
         return answers, await state(up.router_url)
 
-    decode = {"stages": [{"upto": UPTO}, {}]}
-    with deployed(_deployment(decode, rebalance={"every_s": 0.05}), tmp_path) as up:
+    # Bounds that short answers of a test outgrow, and looks that see them in time.
+    bounds = {"stages": [{"upto": UPTO}, {}]}
+    short = shipped("cpu-stages", decode=bounds, router={"rebalance": {"every_s": 0.05}})
+    with deployed(short, tmp_path) as up:
         answers, after = calls.run(main(up))
     assert [answer.error for answer in answers] == [""] * len(bodies)
     assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in asked]

@@ -20,6 +20,7 @@ app = typer.Typer(
 COMMANDS = {
     "demo": "toolkit.cli.demo:demo",
     "launch": "toolkit.cli.launch:launch",
+    "recipes": "toolkit.cli.recipes:recipes",
     "status": "toolkit.cli.status:status",
     "stop": "toolkit.cli.stop:stop",
     "drain": "toolkit.cli.drain:drain",

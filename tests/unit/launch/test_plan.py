@@ -42,10 +42,12 @@ def used_ports(plan: Plan, host: str) -> list[int]:
     return ports
 
 
-def test_there_are_the_six_recipes() -> None:
+def test_there_are_these_recipes() -> None:
     names = {r.stem for r in RECIPES}
-    gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "deepseek-v3-multinode"}
-    assert names == {"cpu-demo", "cpu-dp", "cpu-eldr"} | gpu
+    gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "gpt-oss-120b-8gpu", "qwen3-235b-2x8"}
+    gpu |= {"deepseek-v3-multinode"}
+    cpu = {"demo", "dp", "eldr", "classes", "stages", "experts", "all"}
+    assert names == {f"cpu-{name}" for name in cpu} | gpu
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.stem)
