@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask
+from tests.e2e.test_relocation import call, order
 from tests.e2e.workers import metrics, settled, state
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
@@ -24,7 +26,7 @@ from toolkit.settings.systems import systems_of
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.touched("all-systems")]
 
 RECIPE = recipes_dir() / "cpu-all.yaml"
-TOKENS = 48
+TOKENS, FEW = 48, 24
 LONG, SHORT = 3000, 40
 
 
@@ -112,9 +114,19 @@ async def test_a_heavy_rank_hands_requests_on(up: Running, reference: Reference)
 
 
 async def test_experts_move_while_it_answers(up: Running, reference: Reference) -> None:
-    prompts = [calls.prompt(f"experts-{n}", 80) for n in range(8)]
-    bodies = [calls.greedy(ids, TOKENS, stream=True) for ids in prompts]
-    wanted = [reference.greedy(ids, TOKENS) for ids in prompts]
+    """The busiest experts are put on one rank; `toolkit relocate` makes the ranks even again."""
+    prompts = [calls.prompt(f"experts-{n % 5}", 40) for n in range(25)]
+    bodies = [calls.greedy(ids, FEW, stream=True) for ids in prompts]
+    wanted = [reference.greedy(ids, FEW) for ids in prompts]
+    url = str(next(worker.url for worker in up.workers if worker.name == "decode-0"))
+    _, placed = await call(url)
+    layers = range(len(placed["layers"]))
+    used = sum(reference.counts(out, layers) for out in wanted)
+    busiest = np.argsort(-np.asarray(used), axis=1)
+    half = len(placed["layers"]["0"]) // 2
+    skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
+    status, told = await call(url, order(placed, {n: tuple(skewed[n]) for n in layers}))
+    assert status == 200, told
     answers: list[calls.Answer] = []
     watching = True
 
@@ -124,9 +136,8 @@ async def test_experts_move_while_it_answers(up: Running, reference: Reference) 
 
     serving = asyncio.create_task(load())
     try:
-        url = next(worker.url for worker in up.workers if worker.name == "decode-0")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "toolkit", "relocate", str(url), "--once", "--share", "1"),
+            *(sys.executable, "-m", "toolkit", "relocate", url, "--once", "--share", "1"),
             *("--tokens", "1152", "--every", "100000"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
