@@ -174,7 +174,8 @@ async def compare(
                 result.flushed &= await flush_caches(session, urls)
                 own = (loads or {}).get(arms[index].text, load)
                 outcome = await play(session, target, rounds[number], own)
-                metrics = _judge(outcome, rounds[number], own, arms[index], number, slo)
+                where = f"round {number + 1}, {arms[index].text}"
+                metrics = judged(outcome, rounds[number], where, slo)
                 keep(index, number, outcome)
                 result.remarks += [r for r in outcome.remarks() if r not in result.remarks]
                 result.rounds[index].append(metrics)
@@ -187,13 +188,12 @@ async def compare(
     return result
 
 
-def _judge(
-    outcome: RunOutcome, workload: Workload, load: BenchLoad, arm: Arm, number: int, slo: Slo | None
-) -> dict[str, Any]:
+def judged(outcome: RunOutcome, workload: Workload, where: str, slo: Slo | None) -> dict[str, Any]:
+    """The metrics of one round of one arm. BenchError: it is no result; `where` it was played."""
     try:
         check(outcome, len(workload))
     except BenchError as error:
-        raise BenchError(f"round {number + 1}, {arm.text}: {error}") from error
+        raise BenchError(f"{where}: {error}") from error
     metrics = summarise(outcome.samples, outcome.duration_s, slo)
     metrics |= turn_metrics(workload, outcome.samples)
     if classes := by_class(workload, outcome.samples, outcome.duration_s, slo):

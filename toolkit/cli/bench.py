@@ -10,13 +10,19 @@ import typer
 from toolkit.cli.bench_options import Judged, LoadOptions, OutputOptions, Played, Where
 from toolkit.cli.bench_repeats import Repeated
 from toolkit.cli.grouped import grouped
+from toolkit.cli.suite import suite
 
 if TYPE_CHECKING:
     from toolkit.bench.session import Report, Settings
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
+app.command()(suite)
 
+
+@app.callback()
 @grouped
 def bench(
+    context: typer.Context,
     where: Where,
     sent: LoadOptions,
     played: Played,
@@ -35,6 +41,8 @@ def bench(
     from toolkit.bench.errors import BenchError
     from toolkit.bench.session import Settings
 
+    if context.invoked_subcommand is not None:
+        return
     try:
         arms = judged.arms()
         source = sent.source(played.endpoint)

@@ -11,11 +11,19 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
+import typer
+
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """For functions all of whose parameters are such dataclasses."""
-    groups = {name: kind for name, kind in get_type_hints(command).items() if name != "return"}
-    parameters = [each for kind in groups.values() for each in _parameters(kind)]
+    """For functions all of whose parameters are such dataclasses, or typer's context."""
+    hints = {name: kind for name, kind in get_type_hints(command).items() if name != "return"}
+    groups = {name: kind for name, kind in hints.items() if kind is not typer.Context}
+    plain = [name for name in hints if name not in groups]
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        for name in plain
+    ]
+    parameters += [each for kind in groups.values() for each in _parameters(kind)]
 
     @functools.wraps(command)
     def filled(**given: Any) -> None:
@@ -23,7 +31,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             name: kind(**{each.name: given[each.name] for each in fields(kind)})
             for name, kind in groups.items()
         }
-        command(**made)
+        command(**made, **{name: given[name] for name in plain})
 
     filled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     filled.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -29,7 +29,7 @@ COMMANDS = {
     "relocate": "toolkit.cli.relocate:relocate",
     "logs": "toolkit.cli.logs:logs",
     "doctor": "toolkit.cli.doctor:doctor",
-    "bench": "toolkit.cli.bench:bench",
+    "bench": "toolkit.cli.bench:app",
     "router": "toolkit.cli.router:router",
     "profile": "toolkit.cli.profile:app",
     "simulate": "toolkit.cli.simulate:simulate",

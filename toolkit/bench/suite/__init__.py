@@ -1,0 +1,1 @@
+"""`toolkit bench suite`: each system of a deployment against its strongest alternative."""

@@ -1,0 +1,120 @@
+"""Whether a system pays: on, off or undecided, from paired rounds. Pure.
+
+Every round of every arm plays the same requests. The system is compared with that alternative which
+did best, whichever it was: the best of several is a little too good by chance, which is the
+system's loss and not its gain.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from toolkit.bench.class_ratios import CLASSES
+from toolkit.bench.stats import Ratio, paired_ratio
+
+if TYPE_CHECKING:
+    from toolkit.bench.suite.questions import Question, SuiteMetric
+
+Answer = Literal["on", "off", "undecided"]
+Rounds = Mapping[int, Mapping[str, Any]]
+"""The metrics of an arm's rounds, by the number of the round."""
+LEAST_PAIRS = 3
+EARLY_SHARE = 0.25
+"""Before the end an interval is wider by this share of its width (in logarithms): it is looked at
+after every block, and one of many looks is lucky."""
+SMALL = 0.02
+"""No difference as large as this is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteVerdict:
+    """`against`: the best alternative. `ratio`: ours / its, in the metric that decides; `price`: in
+    the other one. None where there is no such pair."""
+
+    question: Question
+    answer: Answer
+    why: str
+    against: str = ""
+    ratio: Ratio | None = None
+    price: Ratio | None = None
+
+    @property
+    def pairs(self) -> int:
+        return 0 if self.ratio is None else self.ratio.pairs
+
+
+def value(metric: SuiteMetric, figures: Mapping[str, Any]) -> float | None:
+    """The metric of one round; None where it has none, or none above 0."""
+    found = figures.get(CLASSES, {}).get(metric.klass, {}) if metric.klass else figures
+    number = found.get(metric.key)
+    return float(number) if number is not None and math.isfinite(number) and number > 0 else None
+
+
+def judge(question: Question, played: Mapping[str, Rounds], early: bool = False) -> SuiteVerdict:
+    """`played`: by the arms' names. `early`: more rounds could follow."""
+    ours = played.get(question.ours.name, {})
+    best, ratio = None, None
+    for arm in question.others:
+        found = _paired(question.metric, ours, played.get(arm.name, {}))
+        if found is not None and (ratio is None or _worse(found, ratio, question.metric)):
+            best, ratio = arm, found
+    if best is None or ratio is None:
+        return SuiteVerdict(question, "undecided", "nothing was measured")
+    price = _paired(question.price, ours, played.get(best.name, {}))
+    answer, why = _answer(question.metric, ratio, early)
+    return SuiteVerdict(question, answer, why, best.name, ratio, price)
+
+
+def _paired(metric: SuiteMetric, ours: Rounds, other: Rounds) -> Ratio | None:
+    pairs = [
+        (mine, theirs)
+        for number in sorted(set(ours) & set(other))
+        if (mine := value(metric, ours[number])) is not None
+        and (theirs := value(metric, other[number])) is not None
+    ]
+    return paired_ratio(*map(list, zip(*pairs, strict=True))) if pairs else None
+
+
+def _worse(one: Ratio, other: Ratio, metric: SuiteMetric) -> bool:
+    """Whether the first ratio is worse for ours."""
+    return one.value > other.value if metric.lower_is_better else one.value < other.value
+
+
+def _answer(metric: SuiteMetric, ratio: Ratio, early: bool) -> tuple[Answer, str]:
+    if ratio.pairs < LEAST_PAIRS:
+        return "undecided", f"{ratio.pairs} pairs say nothing yet"
+    low, high = ratio.low, ratio.high
+    if early:
+        wider = EARLY_SHARE * (math.log(high) - math.log(low))
+        low, high = low * math.exp(-wider), high * math.exp(wider)
+    if not metric.lower_is_better:
+        low, high = 1 / high, 1 / low
+    said = f"{metric.title} {shown(ratio)} times"
+    if high < 1:
+        return "on", said
+    if low > 1:
+        return "off", f"it loses: {said}"
+    if low > 1 - SMALL and high < 1 + SMALL:
+        return "off", f"no difference of {100 * SMALL:.0f} %: {said}"
+    return "undecided", said
+
+
+def shown(ratio: Ratio) -> str:
+    """With its interval."""
+    if math.isnan(ratio.low):
+        return f"{ratio.value:.2f}"
+    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def median(metric: SuiteMetric, rounds: Rounds) -> float | None:
+    """Over the rounds that have it."""
+    found = [each for figures in rounds.values() if (each := value(metric, figures)) is not None]
+    return statistics.median(found) if found else None
+
+
+def all_decided(verdicts: Sequence[SuiteVerdict]) -> bool:
+    return all(verdict.answer != "undecided" for verdict in verdicts)

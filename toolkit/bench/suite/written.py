@@ -1,0 +1,137 @@
+"""What the suite leaves behind: a deployment file with what pays, a page, and the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit import __version__
+from toolkit.bench.suite.questions import BASE, Changes, changed
+from toolkit.bench.suite.verdicts import median, shown
+from toolkit.report import html
+from toolkit.report.skeleton import document as page_of
+from toolkit.report.skeleton import heading
+
+if TYPE_CHECKING:
+    from toolkit.bench.suite.play import Suite
+    from toolkit.bench.suite.verdicts import SuiteVerdict
+
+_PATHS = (("router", "profile"), ("model", "path"), ("model", "config"))
+_COLUMNS = ("system", "answer", "why", "against", "price", "pairs")
+
+
+def absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The file with absolute paths, so that it means the same in another folder."""
+    found = dict(document)
+    if isinstance(found.get("model"), str):
+        found["model"] = {"path": found["model"]}
+    for section, key in _PATHS:
+        text = (found.get(section) or {}).get(key) if isinstance(found.get(section), dict) else None
+        if isinstance(text, str) and text != "embedded":
+            found[section] = {**found[section], key: str((folder / text).resolve())}
+    return found
+
+
+def chosen(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
+    """The deployment file with what pays on and what does not off. What is undecided stays as the
+    user has it."""
+    changes: list[Changes] = []
+    for verdict in verdicts:
+        if verdict.answer != "undecided":
+            question = verdict.question
+            changes.append(question.on if verdict.answer == "on" else question.off)
+    on = {each.question.system for each in verdicts if each.answer == "on"}
+    if {"expert locality", "level KV"} <= on:
+        changes.append({"router": {"decode_policy": "composed@eldr+level"}})
+    return changed(suite.document, *changes)
+
+
+def write_deployment(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict]) -> None:
+    """With a line for each verdict at its head."""
+    import yaml
+
+    lines = [f"# Written by `toolkit bench suite` ({__version__}):", "#"]
+    lines += [f"# - {v.question.system}: {v.answer} ({v.why})" for v in verdicts]
+    lines += [f"# - {each.system}: not asked ({each.why})" for each in suite.asked.left_out]
+    body = yaml.safe_dump(chosen(suite, verdicts), sort_keys=False, allow_unicode=True)
+    path.write_text("\n".join([*lines, body]), encoding="utf-8")
+
+
+def rows(verdicts: Sequence[SuiteVerdict]) -> list[tuple[str, ...]]:
+    """A line for each question, in words."""
+    return [
+        (
+            verdict.question.system,
+            verdict.answer,
+            verdict.why,
+            verdict.against,
+            "" if verdict.price is None
+            else f"{verdict.question.price.title} {shown(verdict.price)} times",
+            str(verdict.pairs),
+        )
+        for verdict in verdicts
+    ]  # fmt: skip
+
+
+def as_json(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
+    """Plain data: the verdicts, and every round."""
+    return {
+        "verdicts": [dict(zip(_COLUMNS, row, strict=True)) for row in rows(verdicts)],
+        "left_out": [{"system": each.system, "why": each.why} for each in suite.asked.left_out],
+        "variants": {name: dict(changes) for name, changes in suite.asked.variants.items()},
+        "interrupted": suite.interrupted,
+        "rounds": [
+            {"traffic": traffic, "arm": arm, "rounds": rounds}
+            for (traffic, arm), rounds in suite.played.items()
+        ],
+    }
+
+
+def write_json(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict]) -> None:
+    path.write_text(json.dumps(as_json(suite, verdicts), indent=1), encoding="utf-8")
+
+
+def write_page(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict], title: str) -> None:
+    """One self-contained page. It holds no prompt and no key."""
+    facts = (
+        f"{suite.load.requests} requests a round, {suite.load.concurrency} in flight, "
+        f"{suite.starts} starts. A ratio is with the system divided by the best alternative, with "
+        "a 95 % interval over paired rounds."
+    )
+    tiles = [(v.question.system, v.answer, v.why) for v in verdicts]
+    sections = [
+        ("s-answers", "On, off, or undecided", _answers(suite, verdicts)),
+        ("s-arms", "Every arm", _arms(suite, verdicts)),
+    ]
+    path.write_text(
+        page_of(
+            title,
+            heading("Suite", title, facts, tiles),
+            [(key, words) for key, words, _ in sections],
+            [html.section(key, words, "", content) for key, words, content in sections],
+            html.escape(f"Written by toolkit {__version__}."),
+        ),
+        encoding="utf-8",
+    )
+
+
+def _answers(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> str:
+    asked = [list(row) for row in rows(verdicts)]
+    left = [[each.system, "not asked", each.why, "", "", ""] for each in suite.asked.left_out]
+    return html.table("", _COLUMNS, asked + left, words=5)
+
+
+def _arms(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> str:
+    found = []
+    for verdict in verdicts:
+        question = verdict.question
+        for arm in question.arms:
+            played = suite.played.get((question.traffic, arm.name), {})
+            figures = [median(metric, played) for metric in (question.metric, question.price)]
+            shown_figures = ["" if each is None else f"{each:.1f}" for each in figures]
+            variant = "" if arm.variant == BASE else arm.variant
+            found.append([question.system, arm.name, variant, *shown_figures, str(len(played))])
+    heads = ("system", "arm", "variant of the file", "what decides", "price", "rounds")
+    return html.table("medians over rounds; times in ms", heads, found, words=3)
