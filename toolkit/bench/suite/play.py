@@ -77,7 +77,7 @@ class Suite:
                 if arms:
                     self._block(host, name, arms, numbers, say)
                     self._keep()
-                if cycle and name == BASE and all_decided(self.verdicts(early=True)):
+                if name == BASE and cycle and all_decided(self.verdicts(early=True)):
                     say("every question is decided")
                     return
         except KeyboardInterrupt:
@@ -86,11 +86,18 @@ class Suite:
 
     def _blocks(self) -> Iterator[tuple[int, str, range]]:
         """There and back: (cycle, variant, numbers of rounds). A drift of the machine that goes on
-        over both ways is no arm's gain."""
+        over both ways is no arm's gain. Who is the last on the way there is the first on the way
+        back, in one start."""
         names = [BASE, *(name for name in self.asked.variants if name != BASE)]
-        for cycle in range(self.load.rounds // PER_BLOCK):
-            for name in reversed(names) if cycle % 2 else names:
-                yield cycle, name, range(cycle * PER_BLOCK, (cycle + 1) * PER_BLOCK)
+        cycles = self.load.rounds // PER_BLOCK
+        for cycle in range(cycles):
+            order = names[::-1] if cycle % 2 else names
+            for place, name in enumerate(order):
+                turns = place == len(order) - 1 and cycle + 1 < cycles
+                if cycle and not place:
+                    continue  # it has played these at the turn
+                last = cycle + 1 + turns
+                yield last - 1, name, range(cycle * PER_BLOCK, last * PER_BLOCK)
 
     def _wanted(self, name: str) -> list[tuple[Question, SuiteArm]]:
         """Arms of the variant that an open question needs, each once for its traffic."""

@@ -27,7 +27,7 @@ EARLY_SHARE = 0.25
 """Before the end an interval is wider by this share of its width (in logarithms): it is looked at
 after every block, and one of many looks is lucky."""
 SMALL = 0.02
-"""No difference as large as this is none."""
+"""A difference that is surely smaller than this is none, for better or worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ def _answer(metric: SuiteMetric, ratio: Ratio, early: bool) -> tuple[Answer, str
     if not metric.lower_is_better:
         low, high = 1 / high, 1 / low
     said = f"{metric.title} {shown(ratio)} times"
+    if low > 1 - SMALL and high < 1 + SMALL:
+        return "off", f"no difference of {100 * SMALL:.0f} %: {said}"
     if high < 1:
         return "on", said
     if low > 1:
         return "off", f"it loses: {said}"
-    if low > 1 - SMALL and high < 1 + SMALL:
-        return "off", f"no difference of {100 * SMALL:.0f} %: {said}"
     return "undecided", said
 
 

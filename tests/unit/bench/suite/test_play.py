@@ -1,0 +1,151 @@
+"""There and back again: which variant is started when, and what ends it. Workers are made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from toolkit.bench.build import Source
+from toolkit.bench.class_ratios import CLASSES
+from toolkit.bench.errors import BenchError
+from toolkit.bench.suite.play import Suite
+from toolkit.bench.suite.questions import Question, SuiteArm, questions_for
+from toolkit.bench.suite.traffic import SuiteLoad, with_classes
+from toolkit.bench.suite.written import absolute, as_json, chosen, write_deployment, write_page
+from toolkit.bench.workload import Item, Workload
+from toolkit.settings.load import load_deployment
+
+DOCUMENT = {"name": "a", "model": "embedded", "decode": {"replicas": 2},
+            "router": {"profile": "embedded"}}  # fmt: skip
+
+
+class Made:
+    """A suite whose arms take as long as `takes` says, a little more in each round."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, takes: dict[str, float]
+    ) -> None:
+        self.started: list[str] = []
+        self.said: list[str] = []
+        self.breaks: BaseException | None = None
+        load = SuiteLoad(Source(), requests=8, concurrency=4, rounds=8)
+        self.suite = Suite(DOCUMENT, questions_for(DOCUMENT), load, folder, minutes=60.0)
+
+        async def play(
+            suite: Suite, url: str, arms: list[tuple[Question, SuiteArm]], numbers: range
+        ) -> None:
+            if self.breaks is not None:
+                raise self.breaks
+            for number in numbers:
+                for question, arm in arms:
+                    seconds = takes.get(arm.name, 100.0) * (1 + 0.001 * number)
+                    figures: dict[str, Any] = {
+                        "mean_e2e_latency_ms": seconds, "mean_tpot_ms": seconds,
+                        "mean_ttft_ms": seconds, "output_throughput": 1e4 / seconds,
+                    }  # fmt: skip
+                    figures[CLASSES] = {
+                        kind: dict(figures) for kind in ("latency_sensitive", "best_effort")
+                    }
+                    key = question.traffic, arm.name
+                    suite.played.setdefault(key, {})[number] = figures
+
+        monkeypatch.setattr(Suite, "_play", play)
+
+    @contextmanager
+    def host(self, path: Path, run_dir: Path | None) -> Iterator[Any]:
+        load_deployment(path)
+        self.started.append(path.stem)
+        yield SimpleNamespace(router_url="http://nowhere")
+
+    def run(self) -> dict[str, str]:
+        self.suite.run(self.host, self.said.append)
+        return {each.question.system: each.answer for each in self.suite.verdicts()}
+
+
+WINNERS = {"late dispatch": 90.0, "eldr": 80.0, "stops between layers": 70.0, "moves": 120.0}
+
+
+def test_it_ends_when_all_is_decided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = Made(monkeypatch, tmp_path, {**WINNERS, "level": 99.9})
+    assert made.run() == {
+        "late dispatch": "on", "level KV": "off", "expert locality": "on",
+        "preempted prompts": "on", "moves": "off",
+    }  # fmt: skip
+    there = ["base", "experts", "stops", "chunks", "moves"]
+    assert made.started == [*there, *there[-2::-1]], "the last one there is the first one back"
+    assert "decided" in made.said[-1]
+    kept = json.loads((tmp_path / "suite.json").read_text())
+    assert {each["arm"] for each in kept} >= {"eldr", "level", "moves"}
+
+
+def test_the_time_ends_it_and_what_was_measured_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Made(monkeypatch, tmp_path, WINNERS)
+    made.suite.minutes = 0.0
+    assert set(made.run().values()) == {"undecided"} and made.started == []
+    assert "minutes are over" in made.said[-1]
+
+
+def test_ctrl_c_keeps_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = Made(monkeypatch, tmp_path, WINNERS)
+    made.breaks = KeyboardInterrupt()
+    made.run()
+    assert made.suite.interrupted and made.started == ["base"]
+    assert as_json(made.suite, made.suite.verdicts())["interrupted"]
+
+
+def test_what_is_no_result_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = Made(monkeypatch, tmp_path, WINNERS)
+    made.breaks = BenchError("a worker died")
+    with pytest.raises(BenchError, match="a worker died"):
+        made.run()
+
+
+def test_the_file_that_is_written_has_what_pays_and_is_a_deployment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Made(monkeypatch, tmp_path, {**WINNERS, "level": 85.0})
+    made.run()
+    verdicts = made.suite.verdicts()
+    path = tmp_path / "best.yaml"
+    write_deployment(path, made.suite, verdicts)
+    deployment = load_deployment(path)
+    assert deployment.router.decode_policy == "composed@eldr+level"
+    assert deployment.prefill.preempt is not None and deployment.router.rebalance is not None
+    assert not deployment.router.rebalance.on
+    head = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any("moves: off" in line for line in head) and any("not asked" in line for line in head)
+    assert yaml.safe_load(path.read_text()) == chosen(made.suite, verdicts)
+    write_page(tmp_path / "suite.html", made.suite, verdicts, "Does it pay?")
+    page = (tmp_path / "suite.html").read_text()
+    assert "preempted prompts" in page and "0.70 (" in page and "not asked" in page
+
+
+def test_paths_mean_the_same_in_another_folder(tmp_path: Path) -> None:
+    file = {"model": "weights", "router": {"profile": "../p"}}
+    assert absolute(file, tmp_path / "f") == {
+        "model": {"path": str(tmp_path / "f/weights")}, "router": {"profile": str(tmp_path / "p")}
+    }  # fmt: skip
+    same = {"model": "embedded", "router": {"profile": "embedded"}}
+    assert absolute(same, tmp_path) == {**same, "model": {"path": "embedded"}}
+
+
+def test_requests_without_a_class_get_one_and_long_prompts_where_they_are_ours() -> None:
+    plain = Workload("w", tuple(Item(f"prompt {n}", 40) for n in range(9)))
+    mixed = with_classes(plain, lengthen=True)
+    kinds = [item.kind for item in mixed]
+    assert kinds == ["latency_sensitive", "best_effort", "best_effort"] * 3
+    lengths = [len(str(item.prompt)) for item in mixed]
+    assert lengths[1] > 10 * lengths[0]
+    theirs = with_classes(plain, lengthen=False)
+    assert [item.prompt for item in theirs] == [item.prompt for item in plain]
+    named = Workload("w", (Item("a", 4, kind="best_effort"),))
+    assert with_classes(named, lengthen=True) is named

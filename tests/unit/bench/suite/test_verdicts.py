@@ -1,0 +1,99 @@
+"""On, off or undecided, from rounds that are made up: what the intervals allow, and no more."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from toolkit.bench.class_ratios import CLASSES
+from toolkit.bench.suite.questions import (
+    BE_E2E,
+    E2E,
+    LS_TTFT,
+    THROUGHPUT,
+    TTFT,
+    Question,
+    SuiteArm,
+    SuiteMetric,
+)
+from toolkit.bench.suite.verdicts import SMALL, judge, value
+
+OURS, ONE, TWO = (SuiteArm(name, "base", {}) for name in ("ours", "one", "two"))
+
+
+def question(metric: SuiteMetric = E2E) -> Question:
+    return Question("moves", OURS, (ONE, TWO), metric, TTFT, {}, {})
+
+
+def rounds(key: str, *values: float) -> dict[int, dict[str, Any]]:
+    return {number: {key: value, TTFT.key: 2 * value} for number, value in enumerate(values)}
+
+
+def played(ours: list[float], one: list[float], two: list[float], key: str = E2E.key) -> Any:
+    arms = {"ours": ours, "one": one, "two": two}
+    return {name: rounds(key, *values) for name, values in arms.items()}
+
+
+def test_it_is_compared_with_the_best_of_the_others() -> None:
+    worse = played([80, 81, 79], [100, 101, 99], [70, 71, 69])
+    found = judge(question(), worse)
+    assert (found.answer, found.against, found.pairs) == ("off", "two", 3)
+    assert "it loses" in found.why
+    better = judge(question(), played([80, 81, 79], [100, 101, 99], [90, 91, 89]))
+    assert (better.answer, better.against) == ("on", "two")
+    assert better.price is not None and better.price.value == pytest.approx(80 / 90, rel=1e-3)
+
+
+def test_more_is_better_where_it_is() -> None:
+    figures = played([120, 121, 119], [100, 101, 99], [110, 111, 109], THROUGHPUT.key)
+    found = judge(question(THROUGHPUT), figures)
+    assert (found.answer, found.against) == ("on", "two")
+    figures = played([100, 101, 99], [120, 121, 119], [90, 91, 89], THROUGHPUT.key)
+    assert judge(question(THROUGHPUT), figures).answer == "off"
+
+
+def test_what_the_interval_leaves_open_is_undecided() -> None:
+    noisy = played([80, 120, 90, 115], [100, 95, 105, 100], [101, 96, 106, 101])
+    assert judge(question(), noisy).answer == "undecided"
+    assert judge(question(), played([80, 81], [100, 101], [90, 91])).answer == "undecided"
+    assert judge(question(), {}).why == "nothing was measured"
+
+
+def test_no_difference_worth_speaking_of_is_off() -> None:
+    gain = played([99.0, 99.1, 98.9, 99.0], [100.0, 100.1, 99.9, 100.0], [101.0] * 4)
+    assert judge(question(), gain).answer == "off", "a hundredth, however surely"
+    same = played([100, 101, 99, 100], [100.2, 100.9, 99.1, 100], [100.1, 101.1, 98.9, 100.1])
+    found = judge(question(), same)
+    assert found.answer == "off" and f"{100 * SMALL:.0f} %" in found.why
+
+
+def test_a_look_before_the_end_has_to_be_surer() -> None:
+    close = played([96.5, 98.0, 95.5, 98.5], [100] * 4, [101] * 4)
+    assert judge(question(), close).answer == "on"
+    assert judge(question(), close, early=True).answer == "undecided"
+
+
+def test_only_rounds_that_both_have_played_count() -> None:
+    figures = played([80, 81, 79], [100, 101, 99], [])
+    figures["one"][7] = {E2E.key: 1.0}
+    assert judge(question(), figures).pairs == 3
+
+
+def test_figures_of_a_class_are_its_own() -> None:
+    figures = {CLASSES: {"latency_sensitive": {"mean_ttft_ms": 9.0}}, "mean_ttft_ms": 50.0}
+    assert value(LS_TTFT, figures) == 9.0 and value(BE_E2E, figures) is None
+    assert value(TTFT, figures) == 50.0 and value(E2E, {E2E.key: 0}) is None
+
+
+def test_a_system_that_does_nothing_is_seldom_said_to_pay() -> None:
+    """Four rounds, the best of two alternatives, a thousand times: 2.5 % would be the rate of one
+    comparison, and the best of two is harder to beat."""
+    source = random.Random(1)
+    on = 0
+    for _ in range(1000):
+        drawn = [[100 * source.lognormvariate(0, 0.05) for _ in range(4)] for _ in range(3)]
+        ours, one, two = drawn
+        on += judge(question(), played(ours, one, two)).answer == "on"
+    assert on <= 25
