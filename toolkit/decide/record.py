@@ -23,7 +23,7 @@ recording of ELDR began is not in it: let the home be idle then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -169,6 +169,10 @@ class _RecordedFollowing(Following):
     def stepped(self, key: Key, tokens: int) -> None:
         self._write({"stepped": [list(key), tokens]})
         super().stepped(key, tokens)
+
+    def all_stepped(self, steps: Mapping[Key, int]) -> None:
+        for key, tokens in steps.items():
+            self.stepped(key, tokens)
 
     def ended(self, rid: str, finished: bool = True) -> None:
         self._sums.pop(rid, None)

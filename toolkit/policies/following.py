@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,6 +73,11 @@ class Following:
         """All that runs on the rank made that many more tokens."""
         if self._lengths is not None:
             self._lengths.stepped(key, tokens)
+
+    def all_stepped(self, steps: Mapping[Key, int]) -> None:
+        """`stepped` of several ranks at once."""
+        if self._lengths is not None:
+            self._lengths.all_stepped(steps)
 
     def ended(self, rid: str, finished: bool = True) -> None:
         """It is gone; `finished` by itself or by its limit, not aborted or lost."""

@@ -49,8 +49,17 @@ class SteppedFollowing(Following):
 
     def catch_up(self) -> None:
         """Count the steps that the ranks have done since."""
-        for key in self._ranks if self.lengths else ():
-            self._catch_up(key)
+        if not self.lengths:
+            return
+        told, steps = self._told, {}
+        for key, rank in self._ranks.items():
+            done = rank.group.steps_of(rank)
+            before = told.get(key, done)
+            if done != before:
+                steps[key] = done - before
+            told[key] = done
+        if steps:
+            self.all_stepped(steps)
 
     def _catch_up(self, key: Key) -> None:
         rank = self._ranks[key]

@@ -89,7 +89,7 @@ class Loop(ABC):
         self._since = 0.0
         """When it did."""
         self._taken_at, self._taken = -1.0, 0
-        """How many of these steps were over when, by their line; every rank is asked for them."""
+        """How many of these steps were over when: every rank is asked for them."""
         self._begin = 0.0
         self._first_s = 0.0
         self._slope_s = 0.0
@@ -109,12 +109,12 @@ class Loop(ABC):
 
     def taken(self) -> int:
         """Whole steps since the boundary that was looked at last."""
-        if self._hop == 0:
-            return 0
         now = self.events.now
-        if now != self._taken_at:
-            self._taken_at, self._taken = now, steps_in(self._work(), *self._line)
-        return min(self._hop, self._taken)
+        if now == self._taken_at:
+            return self._taken
+        self._taken_at = now
+        self._taken = min(self._hop, steps_in(self._work(), *self._line)) if self._hop else 0
+        return self._taken
 
     def _work(self) -> float:
         """Seconds of these steps, at full speed, that are done."""
@@ -230,7 +230,7 @@ class Loop(ABC):
         self.steps += hop
         self._count_experts(hop)
         self.busy_s += self.events.now - self._begin
-        self._hop = 0
+        self._hop, self._taken_at = 0, -1.0
 
     def _do_agenda(self) -> None:
         later = []
@@ -348,5 +348,5 @@ class Loop(ABC):
         """Look around after so many steps already."""
         if 0 < hop < self._hop and self._planned is not None:
             self._planned.cancel()
-            self._hop = hop
+            self._hop, self._taken_at = hop, -1.0
             self._plan_end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import RequestView
@@ -99,6 +99,18 @@ class InflightLengths:
         if place is not None:
             count = len(self._who)
             self._flight.age[:count][self._rank[:count] == place] += tokens
+
+    def all_stepped(self, steps: Mapping[Key, int]) -> None:
+        """`stepped` of several ranks at once."""
+        import numpy as np
+
+        made = np.zeros(len(self._counts), dtype=np.int64)
+        for key, tokens in steps.items():
+            place = self._ranks.get(key)
+            if place is not None:
+                made[place] = tokens
+        count = len(self._who)
+        self._flight.age[:count] += made[self._rank[:count]]
 
     def ended(self, rid: str, finished: bool = True) -> None:
         """It is gone. `finished`: by itself or by its limit; else it was aborted or lost, and says

@@ -123,3 +123,21 @@ def test_predictions_are_judged() -> None:
     assert errors.judged == 100
     assert (errors.steps, errors.brier, errors.skill) == (0, 0, 1)
     assert errors.never > 5
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400)), max_size=30),
+    st.dictionaries(st.sampled_from([*KEYS, ("unknown", 0)]), st.integers(0, 50)),
+)
+def test_many_ranks_step_at_once_as_one_after_the_other(
+    sent: list[tuple[int, int]], steps: dict[tuple[str, int], int]
+) -> None:
+    together, apart = InflightLengths(Oracle()), InflightLengths(Oracle())
+    for inflight in (together, apart):
+        for number, (place, size) in enumerate(sent):
+            view = RequestView(prompt_tokens=size, max_new_tokens=100)
+            inflight.sent(f"r{number}", KEYS[place], view)
+    together.all_stepped(steps)
+    for key, tokens in steps.items():
+        apart.stepped(key, tokens)
+    assert [together.tokens(key) for key in KEYS] == [apart.tokens(key) for key in KEYS]
