@@ -247,6 +247,24 @@ def results() -> str:
     return "\n".join(lines)
 
 
+def suite() -> str:
+    """What the last recorded suite said of each system."""
+    lines = (ROOT / "results" / "suite.jsonl").read_text().splitlines()
+    record = json.loads(lines[-1])
+
+    def ratio(row: dict[str, Any], key: str) -> str:
+        return f"{row[key]:.2f} ({row[f'{key}_low']:.2f} to {row[f'{key}_high']:.2f}) times"
+
+    rows = [
+        (system, row["answer"], f"{row['what']} {ratio(row, 'ratio')}", row["against"],
+         f"{row['price']} {ratio(row, 'price_ratio')}", str(row["pairs"]))
+        for system, row in record["figures"].items()
+    ]  # fmt: skip
+    head = ("system", "answer", "what decides", "against", "beside it", "pairs of rounds")
+    origin = f"`{record['command']}`, {record['commit']}, {record['machine']}."
+    return "\n".join([*md_table(head, rows), "", origin])
+
+
 def gpu(name: str) -> str:
     """What `docs.gpu_tables` makes by that name."""
     from docs import gpu_tables
@@ -310,7 +328,8 @@ def gains() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "keys": keys, "cli": cli, "policies": policies, "recipes": recipes, "fields": fields,
+    "keys": keys, "cli": cli, "policies": policies, "recipes": recipes, "suite": suite,
+    "fields": fields,
     "results": results, "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
     "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from toolkit.report.skeleton import document as page_of
 from toolkit.report.skeleton import heading
 
 if TYPE_CHECKING:
+    from toolkit.bench.stats import Ratio
     from toolkit.bench.suite.play import Suite
     from toolkit.bench.suite.verdicts import SuiteVerdict
 
@@ -78,7 +80,10 @@ def rows(verdicts: Sequence[SuiteVerdict]) -> list[tuple[str, ...]]:
 def as_json(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
     """Plain data: the verdicts, and every round."""
     return {
-        "verdicts": [dict(zip(_COLUMNS, row, strict=True)) for row in rows(verdicts)],
+        "verdicts": [
+            {**dict(zip(_COLUMNS, row, strict=True)), "ratio": _ratio(v.ratio)}
+            for row, v in zip(rows(verdicts), verdicts, strict=True)
+        ],
         "left_out": [{"system": each.system, "why": each.why} for each in suite.asked.left_out],
         "variants": {name: dict(changes) for name, changes in suite.asked.variants.items()},
         "interrupted": suite.interrupted,
@@ -87,6 +92,13 @@ def as_json(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
             for (traffic, arm), rounds in suite.played.items()
         ],
     }
+
+
+def _ratio(ratio: Ratio | None) -> dict[str, float] | None:
+    """None too where one pair leaves no interval."""
+    if ratio is None or math.isnan(ratio.low):
+        return None
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def write_json(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict]) -> None:
