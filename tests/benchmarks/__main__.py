@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 PACKAGE = "tests.benchmarks."
+IN_NAME = re.compile(r".+-([0-9a-f]{7,40})")
+"""A file whose name ends in a commit has it for all its lines."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,14 @@ def records(folder: Path) -> list[Record]:
     """The last of each command, the oldest first; commands that are benchmarks."""
     found: dict[str, Record] = {}
     for path in sorted(folder.glob("*.jsonl")):
+        of_all = IN_NAME.fullmatch(path.stem)
         for line in path.read_text().splitlines():
             row: dict[str, Any] = json.loads(line)
             command = str(row.get("command", ""))
             if command.startswith(PACKAGE):
+                commit = row.get("commit") or (of_all and of_all[1])
                 found[command] = Record(
-                    str(row["benchmark"]), command, row.get("commit"), str(row.get("date") or "")
+                    str(row["benchmark"]), command, commit, str(row.get("date") or "")
                 )
     return sorted(found.values(), key=lambda record: record.date)
 

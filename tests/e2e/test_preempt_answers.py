@@ -4,12 +4,11 @@ changes."""
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 from tests.e2e import calls
-from tests.e2e.deployments import deployed
+from tests.e2e.deployments import deployed, shipped
 from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask, empty
 from tests.e2e.workers import metrics, settled
@@ -27,14 +26,9 @@ KV = 1700
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A decode worker with few slots and little KV."""
-    described: dict[str, Any] = {
-        "name": "preempt-answers",
-        "device": "cpu",
-        "prefill": {"kv_tokens": 16384, "max_running": 16},
-        "decode": {"kv_tokens": KV, "max_running": SLOTS, "preempt": {"pauses": 3, "seconds": 20}},
-        "router": {"kind": "toolkit", "classes": {}},
-    }
+    """launch/cpu-classes.yaml, the decode worker with few slots and little KV."""
+    small = {"kv_tokens": KV, "max_running": SLOTS, "preempt": {"pauses": 3, "seconds": 20}}
+    described = shipped("cpu-classes", name="preempt-answers", decode=small)
     with deployed(described, tmp_path_factory.mktemp("answers")) as running:
         yield running
 

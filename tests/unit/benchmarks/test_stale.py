@@ -104,6 +104,13 @@ def test_the_last_record_of_a_command_counts_and_the_oldest_comes_first(tmp_path
     assert found == [("tests.benchmarks.speed --more", "ddd"), (COMMAND, "bbb")]
 
 
+def test_a_file_may_name_the_commit_of_all_its_lines(tmp_path: Path) -> None:
+    row = {"benchmark": "speed", "command": COMMAND}
+    (tmp_path / "old-0123abc.jsonl").write_text(json.dumps(row))
+    (record,) = records(tmp_path)
+    assert record.commit == "0123abc"
+
+
 def test_a_command_whose_files_are_not_here_is_left_out_with_the_reason(tmp_path: Path) -> None:
     def reason(words: str) -> str:
         return why_not(Record("speed", f"{COMMAND} {words}", "aaa", ""))
@@ -132,7 +139,8 @@ def test_what_benchmarks_say_that_they_measure_is_there() -> None:
     assert named > 20
 
 
-def test_every_record_of_a_benchmark_with_a_commit_can_be_told() -> None:
-    for record in records(RESULTS):
-        if record.commit is not None:
-            assert measures(record.module)
+def test_every_record_of_a_benchmark_with_a_date_can_be_told() -> None:
+    dated = [record for record in records(RESULTS) if record.date]
+    assert len(dated) > 40
+    for record in dated:
+        assert record.commit is not None and measures(record.module)
