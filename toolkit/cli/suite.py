@@ -67,6 +67,8 @@ def suite(
         asking.run(hosted, lambda line: typer.echo(line, err=True))
     except (BenchError, ValueError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
+        if (folder / "suite.json").exists():
+            typer.echo(f"what was measured before is in {folder / 'suite.json'}", err=True)
         raise typer.Exit(1) from error
     _show(asking, folder, path.stem)
 

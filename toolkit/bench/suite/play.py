@@ -16,7 +16,7 @@ from toolkit.bench.metrics import Slo
 from toolkit.bench.runner import BenchLoad, new_session, play
 from toolkit.bench.suite.questions import BASE, Asked, Question, SuiteArm, variant
 from toolkit.bench.suite.traffic import SuiteLoad, rounds_of
-from toolkit.bench.suite.verdicts import SuiteVerdict, all_decided, judge
+from toolkit.bench.suite.verdicts import SuiteVerdict, all_decided, judge, shown
 from toolkit.bench.target import discover, flush_caches, get_json, set_policy, worker_urls
 from toolkit.bench.workload import Workload, backwards
 
@@ -67,7 +67,8 @@ class Suite:
 
         BenchError: a variant did not start, or what it did is no result.
         """
-        until = monotonic() + 60 * self.minutes
+        began = monotonic()
+        until = began + 60 * self.minutes
         try:
             for cycle, name, numbers in self._blocks():
                 if monotonic() > until:
@@ -77,6 +78,7 @@ class Suite:
                 if arms:
                     self._block(host, name, arms, numbers, say)
                     self._keep()
+                    say(self._so_far((monotonic() - began) / 60))
                 if name == BASE and cycle and all_decided(self.verdicts(early=True)):
                     say("every question is decided")
                     return
@@ -147,6 +149,16 @@ class Suite:
                     figures = judged(outcome, workload, f"{arm.name}, round {number + 1}", Slo())
                     key = question.traffic, arm.name
                     self.played.setdefault(key, {})[number] = _plain(figures)
+
+    def _so_far(self, minutes: float) -> str:
+        """One line: the time, and how the questions stand."""
+        found = self.verdicts(early=True)
+        words = [
+            f"{verdict.question.system} {verdict.answer}"
+            + ("" if verdict.ratio is None else f" {shown(verdict.ratio)}")
+            for verdict in found
+        ]
+        return f"[{minutes:.0f} of {self.minutes:g} minutes] {'; '.join(words)}"
 
     def _keep(self) -> None:
         """What there is, for whoever looks after a crash."""

@@ -81,6 +81,7 @@ def test_it_ends_when_all_is_decided(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     there = ["base", "experts", "stops", "chunks", "moves"]
     assert made.started == [*there, *there[-2::-1]], "the last one there is the first one back"
     assert "decided" in made.said[-1]
+    assert "[0 of 60 minutes]" in made.said[2] and "late dispatch" in made.said[2]
     kept = json.loads((tmp_path / "suite.json").read_text())
     assert {each["arm"] for each in kept} >= {"eldr", "level", "moves"}
 
