@@ -20,11 +20,12 @@ from toolkit.plan.placing import remarks as about_experts
 from toolkit.plan.plain_data import Document, get, normal, put
 from toolkit.plan.preempt import stoppable
 from toolkit.plan.search import ARMS, Search, choose
-from toolkit.plan.space import BALANCERS, plain, searched
+from toolkit.plan.space import plain, searched
 from toolkit.plan.split import nearest, split_of, splits, with_split
 from toolkit.plan.stages import stager
 from toolkit.plan.stages import why_not as why_no_stages
 from toolkit.plan.trials import Trials
+from toolkit.policies import BALANCERS
 from toolkit.settings.router.bounds import Waits
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import SimulatedExperts

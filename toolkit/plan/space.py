@@ -15,13 +15,11 @@ from toolkit.plan.plain_data import Document, arg_key, get, put
 from toolkit.plan.preempt import stopping
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.plan.stages import Stager, staging
+from toolkit.policies import BALANCERS
 from toolkit.policies.gimbal import Thresholds
 from toolkit.settings.router.config import RouterConfig
 
 PLAIN_PREFILL = "round_robin"
-BALANCERS = ("shortest_queue", "kv_shortest_queue", "least_tokens")
-"""Decode policies of the baseline, which is the best of them: what can be had without this project,
-by requests, by KV tokens, by both."""
 PREFILL_POLICIES = ("round_robin", "shortest_queue", "least_tokens", "prefix_affinity", "gimbal")
 DECODE_POLICIES = (
     "shortest_queue",

@@ -80,6 +80,10 @@ POLICIES: dict[str, Known] = {
     "label_oracle": Known(LabelOraclePolicy, ("decode",)),
 }
 
+BALANCERS = ("shortest_queue", "kv_shortest_queue", "least_tokens")
+"""By requests, by KV tokens, by both: what can be had without this project. The best of them is
+what anything else has to beat."""
+
 PUBLISHED: dict[str, Known] = {
     "eldr@paper": Known(PaperEldrPolicy, ("decode",), "tau", check_tau),
     "eldr@artifact": Known(ArtifactEldrPolicy, ("decode",), "tau", check_tau),

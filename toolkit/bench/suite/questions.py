@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from toolkit.policies import BALANCERS
 from toolkit.settings.systems import System
 
 Changes = Mapping[str, Any]
@@ -106,7 +107,11 @@ def questions_for(document: Mapping[str, Any]) -> Asked:
     if document.get("mode", "pd") != "pd" or _router(document).get("kind", "toolkit") != "toolkit":
         raise ValueError("the suite is for prefill and decode workers behind this project's router")
     asked = Asked({BASE: {**_BARE, "decode": {**_BARE["decode"], "replicas": _replicas(document)}}})
-    queue = SuiteArm("shortest_queue", BASE, {"dispatch": "late", "decode": "shortest_queue"})
+    others = tuple(
+        SuiteArm(name, BASE, {"dispatch": "late", "decode": name})
+        for name in (*BALANCERS, *(f"pooled@{name}" for name in BALANCERS))
+    )
+    queue = others[0]
     late = SuiteArm("late dispatch", BASE, {"dispatch": "late", "decode": "shortest_queue"})
     early = SuiteArm("both chosen at once", BASE, {**queue.policies, "dispatch": "concurrent"})
     asked.questions.append(
@@ -120,7 +125,6 @@ def questions_for(document: Mapping[str, Any]) -> Asked:
             {"router": {"dispatch": "concurrent"}},
         )
     )
-    others = (queue, *_pooled())
     _ask_balance(document, asked, others)
     _ask_experts(document, asked, others)
     _ask_preemption(asked)
@@ -130,11 +134,6 @@ def questions_for(document: Mapping[str, Any]) -> Asked:
         LeftOut("relocated experts", "not asked yet: it needs expert-parallel servers on GPUs")
     )
     return asked
-
-
-def _pooled() -> tuple[SuiteArm, ...]:
-    names = ("kv_shortest_queue", "pooled@shortest_queue", "pooled@kv_shortest_queue")
-    return tuple(SuiteArm(name, BASE, {"dispatch": "late", "decode": name}) for name in names)
 
 
 def _ask_balance(document: Mapping[str, Any], asked: Asked, others: tuple[SuiteArm, ...]) -> None:

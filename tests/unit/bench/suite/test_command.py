@@ -1,4 +1,4 @@
-"""`toolkit bench suite` says what is wrong before it starts anything, and what it has after that."""
+"""`toolkit bench suite` says what is wrong before it starts anything, and what it has then."""
 
 from __future__ import annotations
 
