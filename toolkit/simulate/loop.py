@@ -116,6 +116,10 @@ class Loop(ABC):
         self._taken = min(self._hop, steps_in(self._work(), *self._line)) if self._hop else 0
         return self._taken
 
+    def _set_hop(self, hop: int) -> None:
+        """So many steps are under way, of which nobody has asked how many are over."""
+        self._hop, self._taken_at = hop, -1.0
+
     def _work(self) -> float:
         """Seconds of these steps, at full speed, that are done."""
         return self._worked + (self.events.now - self._since) * self._speed
@@ -230,7 +234,7 @@ class Loop(ABC):
         self.steps += hop
         self._count_experts(hop)
         self.busy_s += self.events.now - self._begin
-        self._hop, self._taken_at = 0, -1.0
+        self._set_hop(0)
 
     def _do_agenda(self) -> None:
         later = []
@@ -321,7 +325,8 @@ class Loop(ABC):
         """So many steps from now, of which the j-th (from 0) takes first + j * slope seconds."""
         self._first_s, self._slope_s = first, slope
         self._begin = self._since = self.events.now
-        self._worked, self._hop, self._taken_at = 0.0, hop, -1.0
+        self._worked = 0.0
+        self._set_hop(hop)
         self._plan_end()
         self._tell_neighbours()
 
@@ -348,5 +353,5 @@ class Loop(ABC):
         """Look around after so many steps already."""
         if 0 < hop < self._hop and self._planned is not None:
             self._planned.cancel()
-            self._hop, self._taken_at = hop, -1.0
+            self._set_hop(hop)
             self._plan_end()

@@ -200,7 +200,7 @@ class PlainGroup(Movable):
         seconds = self.events.now - self._begin
         self.busy_s += seconds
         self.prefill_s += seconds
-        self._hop = 0
+        self._set_hop(0)
         self.kv += self.requests * self._stepping
         self.made += self.requests * self._stepping
         if (self.requests * self._stepping).any():

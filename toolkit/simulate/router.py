@@ -37,12 +37,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RouterTimes:
     """Seconds. `hop`: between router and worker, each way; `report`: how often a worker's load is
-    read, 0 after every step (SGLang's own router: seconds); `park_timeout`: how long a finished
-    prefill may wait for its decode rank."""
+    read, 0 after every step (SGLang's own router: seconds)."""
 
     hop: float = 0.001
     report: float = 0.0
-    park_timeout: float = inf
 
 
 @dataclass(slots=True)
@@ -98,7 +96,7 @@ class SimulatedRouter:
         decoding = [SimulatedServer(each, role, stops) for each in servers.values()]
         self.decider = Decider(
             KnownRanks([*(PrefillServer(each, parked) for each in prefills), *decoding]),
-            _bounds(self.late, times.park_timeout, kept_back(parked, classes)),
+            _bounds(self.late, kept_back(parked, classes)),
             self.stages,
         )
         self.rank_states = [rank for server in decoding for rank in server.ranks]
@@ -267,11 +265,12 @@ class SimulatedRouter:
         self.events.after(self.times.report, self._read_all)
 
 
-def _bounds(late: bool, park_timeout_s: float, left: int) -> DeciderBounds:
-    """Workers neither fail nor go away here, and no word of them is lost."""
+def _bounds(late: bool, left: int) -> DeciderBounds:
+    """Workers neither fail nor go away here, no word of them is lost, and no finished prefill
+    leaves the pool because it has waited for long (`park_timeout_s` of the real router)."""
     return DeciderBounds(
         late=late,
-        park_timeout_s=park_timeout_s,
+        park_timeout_s=inf,
         prefill_wait_s=inf,
         no_worker_wait_s=inf,
         rerun_wait_s=inf,
