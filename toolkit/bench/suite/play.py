@@ -16,15 +16,13 @@ from toolkit.bench.metrics import Slo
 from toolkit.bench.runner import BenchLoad, new_session, play
 from toolkit.bench.suite.questions import BASE, Asked, Question, SuiteArm, variant
 from toolkit.bench.suite.traffic import SuiteLoad, rounds_of
-from toolkit.bench.suite.verdicts import SuiteVerdict, all_decided, judge, shown
+from toolkit.bench.suite.verdicts import PER_START, SuiteVerdict, all_decided, judge, shown
 from toolkit.bench.target import discover, flush_caches, get_json, set_policy, worker_urls
 from toolkit.bench.workload import Workload, backwards
 
 if TYPE_CHECKING:
     from toolkit.launch.running import Running
 
-PER_BLOCK = 2
-"""Rounds that each arm plays while its variant is up."""
 WARM = 2
 Say = Callable[[str], None]
 
@@ -88,18 +86,12 @@ class Suite:
 
     def _blocks(self) -> Iterator[tuple[int, str, range]]:
         """There and back: (cycle, variant, numbers of rounds). A drift of the machine that goes on
-        over both ways is no arm's gain. Who is the last on the way there is the first on the way
-        back, in one start."""
+        over both ways is no arm's gain. Who is the last on the way there is started anew for the
+        way back: a start is one sample (`verdicts`)."""
         names = [BASE, *(name for name in self.asked.variants if name != BASE)]
-        cycles = self.load.rounds // PER_BLOCK
-        for cycle in range(cycles):
-            order = names[::-1] if cycle % 2 else names
-            for place, name in enumerate(order):
-                turns = place == len(order) - 1 and cycle + 1 < cycles
-                if cycle and not place:
-                    continue  # it has played these at the turn
-                last = cycle + 1 + turns
-                yield last - 1, name, range(cycle * PER_BLOCK, last * PER_BLOCK)
+        for cycle in range(self.load.rounds // PER_START):
+            for name in reversed(names) if cycle % 2 else names:
+                yield cycle, name, range(cycle * PER_START, (cycle + 1) * PER_START)
 
     def _wanted(self, name: str) -> list[tuple[Question, SuiteArm]]:
         """Arms of the variant that an open question needs, each once for its traffic."""

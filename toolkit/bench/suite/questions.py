@@ -52,7 +52,8 @@ class SuiteArm:
 @dataclass(frozen=True, slots=True)
 class Question:
     """Does the system pay? `metric` decides; `price` is shown beside it. `on`: what the deployment
-    file says with it; `off`: without."""
+    file says with it; `off`: without; but for its decode policy, which several of them have a say
+    in (`written.chosen`)."""
 
     system: System
     ours: SuiteArm
@@ -148,8 +149,8 @@ def _ask_balance(document: Mapping[str, Any], asked: Asked, others: tuple[SuiteA
             others,
             THROUGHPUT,
             TTFT,
-            {"router": {"decode_policy": "level"}},
-            {"router": {"decode_policy": "shortest_queue"}},
+            {},
+            {},
         )
     )
 
@@ -173,7 +174,7 @@ def _ask_experts(document: Mapping[str, Any], asked: Asked, others: tuple[SuiteA
             others,
             TPOT,
             TTFT,
-            {"router": {"profile": profile, "decode_policy": "eldr"}},
+            {"router": {"profile": profile}},
             {"router": {"profile": None, "tau": None, "refit_on_drift": None}},
         )
     )

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Answer = Literal["on", "off", "undecided"]
 Rounds = Mapping[int, Mapping[str, Any]]
 """The metrics of an arm's rounds, by the number of the round."""
+PER_START = 2
+"""Rounds that each arm plays while its variant is up. Arms of one variant take turns in a start, so
+that each round is a sample of their ratio. Of two variants the rounds of a start are one sample,
+however many they are: whatever was peculiar to the start is in all of them."""
 LEAST_PAIRS = 3
 EARLY_SHARE = 0.25
 """Before the end an interval is wider by this share of its width (in logarithms): it is looked at
@@ -59,24 +63,27 @@ def judge(question: Question, played: Mapping[str, Rounds], early: bool = False)
     ours = played.get(question.ours.name, {})
     best, ratio = None, None
     for arm in question.others:
-        found = _paired(question.metric, ours, played.get(arm.name, {}))
+        apart = arm.variant != question.ours.variant
+        found = _paired(question.metric, ours, played.get(arm.name, {}), apart)
         if found is not None and (ratio is None or _worse(found, ratio, question.metric)):
             best, ratio = arm, found
     if best is None or ratio is None:
         return SuiteVerdict(question, "undecided", "nothing was measured")
-    price = _paired(question.price, ours, played.get(best.name, {}))
+    apart = best.variant != question.ours.variant
+    price = _paired(question.price, ours, played.get(best.name, {}), apart)
     answer, why = _answer(question.metric, ratio, early)
     return SuiteVerdict(question, answer, why, best.name, ratio, price)
 
 
-def _paired(metric: SuiteMetric, ours: Rounds, other: Rounds) -> Ratio | None:
-    pairs = [
-        (mine, theirs)
-        for number in sorted(set(ours) & set(other))
-        if (mine := value(metric, ours[number])) is not None
-        and (theirs := value(metric, other[number])) is not None
-    ]
-    return paired_ratio(*map(list, zip(*pairs, strict=True))) if pairs else None
+def _paired(metric: SuiteMetric, ours: Rounds, other: Rounds, apart: bool) -> Ratio | None:
+    """`apart`: they are of two variants."""
+    samples: dict[int, list[tuple[float, float]]] = {}
+    for number in sorted(set(ours) & set(other)):
+        mine, theirs = value(metric, ours[number]), value(metric, other[number])
+        if mine is not None and theirs is not None:
+            samples.setdefault(number // PER_START if apart else number, []).append((mine, theirs))
+    means = [tuple(map(statistics.geometric_mean, zip(*s, strict=True))) for s in samples.values()]
+    return paired_ratio(*map(list, zip(*means, strict=True))) if means else None
 
 
 def _worse(one: Ratio, other: Ratio, metric: SuiteMetric) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit import __version__
 from toolkit.bench.suite.questions import BASE, Changes, changed
 from toolkit.bench.suite.verdicts import median, shown
+from toolkit.policies import make_policy
 from toolkit.report import html
 from toolkit.report.skeleton import document as page_of
 from toolkit.report.skeleton import heading
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from toolkit.bench.suite.verdicts import SuiteVerdict
 
 _PATHS = (("router", "profile"), ("model", "path"), ("model", "config"))
+CHOOSES = {"expert locality": "eldr", "level KV": "level"}
+"""Systems that choose decode ranks, and the policy of each."""
 _COLUMNS = ("system", "answer", "why", "against", "price", "pairs")
 
 
@@ -38,16 +41,37 @@ def absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def chosen(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
     """The deployment file with what pays on and what does not off. What is undecided stays as the
-    user has it."""
+    user has it. Where what chose decode ranks is off, the best alternative chooses."""
     changes: list[Changes] = []
     for verdict in verdicts:
         if verdict.answer != "undecided":
             question = verdict.question
             changes.append(question.on if verdict.answer == "on" else question.off)
-    on = {each.question.system for each in verdicts if each.answer == "on"}
-    if {"expert locality", "level KV"} <= on:
-        changes.append({"router": {"decode_policy": "composed@eldr+level"}})
+    policy = _decode_policy(suite.document, verdicts)
+    if policy:
+        changes.append({"router": {"decode_policy": policy}})
     return changed(suite.document, *changes)
+
+
+def _decode_policy(document: Mapping[str, Any], verdicts: Sequence[SuiteVerdict]) -> str:
+    """Empty: it stays."""
+    choosing = {v.question.system: v for v in verdicts if v.question.system in CHOOSES}
+    on = {system for system, verdict in choosing.items() if verdict.answer == "on"}
+    if len(on) == len(CHOOSES):
+        return "composed@eldr+level"
+    if on:
+        return CHOOSES[on.pop()]
+    router = document.get("router")
+    used = make_policy(
+        str((router if isinstance(router, dict) else {}).get("decode_policy", "shortest_queue")),
+        side="decode",
+    ).needs
+    uses = {"expert locality": used.signature, "level KV": used.pool or not used.signature}
+    for system, verdict in choosing.items():
+        if verdict.answer == "off" and uses[system]:
+            (arm,) = [each for each in verdict.question.others if each.name == verdict.against]
+            return arm.policies["decode"]
+    return ""
 
 
 def write_deployment(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict]) -> None:

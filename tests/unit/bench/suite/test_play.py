@@ -79,7 +79,8 @@ def test_it_ends_when_all_is_decided(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "preempted prompts": "on", "moves": "off",
     }  # fmt: skip
     there = ["base", "experts", "stops", "chunks", "moves"]
-    assert made.started == [*there, *there[-2::-1]], "the last one there is the first one back"
+    assert made.started[:10] == [*there, *there[::-1]]
+    assert made.started[10:] == there, "three starts of each are three samples"
     assert "decided" in made.said[-1]
     assert "[0 of 60 minutes]" in made.said[2] and "late dispatch" in made.said[2]
     kept = json.loads((tmp_path / "suite.json").read_text())
@@ -128,6 +129,35 @@ def test_the_file_that_is_written_has_what_pays_and_is_a_deployment(
     write_page(tmp_path / "suite.html", made.suite, verdicts, "Does it pay?")
     page = (tmp_path / "suite.html").read_text()
     assert "preempted prompts" in page and "0.70 (" in page and "not asked" in page
+
+
+def written(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, takes: dict[str, float], router: dict[str, Any]
+) -> dict[str, Any]:
+    """The router's part of what is written for a file with that one."""
+    made = Made(monkeypatch, folder, takes)
+    made.suite.document = {**DOCUMENT, "router": {"profile": "embedded", **router}}
+    made.run()
+    found: dict[str, Any] = chosen(made.suite, made.suite.verdicts())["router"]
+    return found
+
+
+def test_where_ours_do_not_pay_the_best_balancer_chooses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    best = {"pooled@least_tokens": 80.0}
+    assert written(monkeypatch, tmp_path, best, {})["decode_policy"] == "pooled@least_tokens"
+    theirs = {"decode_policy": "composed@eldr+level", "tau": 0.2}
+    found = written(monkeypatch, tmp_path, best, theirs)
+    assert found["decode_policy"] == "pooled@least_tokens"
+    assert "profile" not in found and "tau" not in found
+    only_level = {"level": 80.0}
+    assert written(monkeypatch, tmp_path, only_level, theirs)["decode_policy"] == "level"
+
+
+def test_what_nobody_measured_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = Made(monkeypatch, tmp_path, WINNERS)
+    assert chosen(made.suite, made.suite.verdicts()) == DOCUMENT
 
 
 def test_paths_mean_the_same_in_another_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,21 @@ def test_it_is_compared_with_the_best_of_the_others() -> None:
     better = judge(question(), played([80, 81, 79], [100, 101, 99], [90, 91, 89]))
     assert (better.answer, better.against) == ("on", "two")
     assert better.price is not None and better.price.value == pytest.approx(80 / 90, rel=1e-3)
+
+
+def test_rounds_of_two_variants_that_share_their_starts_are_one_sample() -> None:
+    """Each start of the other variant was slow or fast as a whole: eight rounds say what four
+    starts say, and no more."""
+    elsewhere = replace(question(), others=(SuiteArm("one", "other", {}),))
+    ours = [100.0] * 8
+    one = [120.0, 121.0, 104.0, 103.0, 118.0, 119.0, 101.0, 102.0]
+    figures = {"ours": rounds(E2E.key, *ours), "one": rounds(E2E.key, *one)}
+    apart, together = judge(elsewhere, figures), judge(replace(question(), others=(ONE,)), figures)
+    assert (apart.pairs, together.pairs) == (4, 8)
+    assert apart.ratio is not None and together.ratio is not None
+    assert apart.ratio.value == pytest.approx(together.ratio.value)
+    assert apart.ratio.high > together.ratio.high
+    assert (apart.answer, together.answer) == ("undecided", "on")
 
 
 def test_more_is_better_where_it_is() -> None:
