@@ -2,22 +2,17 @@
 others. Every answer is the one that the model gives alone."""
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask
-from tests.e2e.test_relocation import call, order
+from tests.e2e.test_relocation import relocate, skew
 from tests.e2e.workers import metrics, settled, state
-from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
 from toolkit.settings.load import load_deployment
@@ -119,14 +114,7 @@ async def test_experts_move_while_it_answers(up: Running, reference: Reference) 
     bodies = [calls.greedy(ids, FEW, stream=True) for ids in prompts]
     wanted = [reference.greedy(ids, FEW) for ids in prompts]
     url = str(next(worker.url for worker in up.workers if worker.name == "decode-0"))
-    _, placed = await call(url)
-    layers = range(len(placed["layers"]))
-    used = sum(reference.counts(out, layers) for out in wanted)
-    busiest = np.argsort(-np.asarray(used), axis=1)
-    half = len(placed["layers"]["0"]) // 2
-    skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
-    status, told = await call(url, order(placed, {n: tuple(skewed[n]) for n in layers}))
-    assert status == 200, told
+    await skew(url, wanted, reference)
     answers: list[calls.Answer] = []
     watching = True
 
@@ -136,19 +124,10 @@ async def test_experts_move_while_it_answers(up: Running, reference: Reference) 
 
     serving = asyncio.create_task(load())
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "toolkit", "relocate", url, "--once", "--share", "1"),
-            *("--tokens", "1152", "--every", "100000"),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=os.environ | {WORKER_KEY_VARIABLE: up.worker_key or ""},
-        )
-        out, errors = await process.communicate()
+        told = await relocate(up, url)
     finally:
         watching = False
         await serving
-    assert process.returncode == 0, errors.decode()[-2000:]
-    told = json.loads(out.splitlines()[-1])
     assert told["outcome"] == "moved" and told["bytes"] > 0, told
     assert [answer.error for answer in answers] == [""] * len(answers)
     assert [answer.ids for answer in answers] == wanted * (len(answers) // len(wanted))

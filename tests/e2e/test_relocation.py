@@ -170,15 +170,7 @@ async def test_the_relocator_moves_what_pays_and_then_rests(
     prompts = [calls.prompt(f"relocator-{n % 5}", 40) for n in range(25)]
     bodies = [calls.greedy(prompt, FEW, stream=True) for prompt in prompts]
     wanted = [reference.greedy(prompt, FEW) for prompt in prompts]
-    url = decode(up)
-    _, state = await call(url)
-    layers = range(len(state["layers"]))
-    used = sum(reference.counts(out, layers) for out in wanted)
-    busiest = np.argsort(-np.asarray(used), axis=1)
-    half = len(state["layers"]["0"]) // 2
-    skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
-    status, _ = await call(url, order(state, {n: tuple(skewed[n]) for n in layers}))
-    assert status == 200
+    await skew(decode(up), wanted, reference)
     answers: list[calls.Answer] = []
     watching = True
 
@@ -188,7 +180,7 @@ async def test_the_relocator_moves_what_pays_and_then_rests(
 
     serving = asyncio.create_task(load())
     try:
-        told = [await relocate(up, *more) for more in (("--dry-run",), (), ())]
+        told = [await relocate(up, decode(up), *more) for more in (("--dry-run",), (), ())]
     finally:
         watching = False
         await serving
@@ -201,10 +193,22 @@ async def test_the_relocator_moves_what_pays_and_then_rests(
     assert [answer.ids for answer in answers] == wanted * (len(answers) // len(wanted))
 
 
-async def relocate(up: Running, *more: str) -> dict[str, Any]:
+async def skew(url: str, wanted: list[list[int]], reference: Reference) -> None:
+    """Put the experts that these tokens use most on the server's first rank."""
+    _, state = await call(url)
+    layers = range(len(state["layers"]))
+    used = sum(reference.counts(out, layers) for out in wanted)
+    busiest = np.argsort(-np.asarray(used), axis=1)
+    half = len(state["layers"]["0"]) // 2
+    skewed = np.concatenate([busiest[:, :half], busiest[:, -half:]], axis=1).tolist()
+    status, told = await call(url, order(state, {n: tuple(skewed[n]) for n in layers}))
+    assert status == 200, told
+
+
+async def relocate(up: Running, url: str, *more: str) -> dict[str, Any]:
     """One decision of `toolkit relocate`."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "toolkit", "relocate", decode(up), "--once", "--share", "1"),
+        *(sys.executable, "-m", "toolkit", "relocate", url, "--once", "--share", "1"),
         *("--tokens", "1152", "--every", "100000", *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
