@@ -37,6 +37,16 @@ LACKING = [
 ]
 
 
+def before(release: str) -> tuple[str, ...]:
+    """Known releases that came earlier."""
+    return RELEASES[: RELEASES.index(release)]
+
+
+def from_release(release: str) -> tuple[str, ...]:
+    """That one and later ones."""
+    return RELEASES[RELEASES.index(release) :]
+
+
 def on(release: str, allow: frozenset[str] = frozenset()) -> BodyLimits:
     return BodyLimits(1000, allow, release)
 
@@ -97,13 +107,13 @@ VIDEO = {"type": "video_url", "video_url": {"url": "data:,", "fps": 0}}
 @pytest.mark.parametrize(
     ("fields", "wrong", "refuse"),
     [
-        ({"tools": [TOOL]}, "strict", RELEASES[:-1]),
-        ({"messages": [{"role": "root", "content": "a"}]}, "'role' must be", RELEASES[:-1]),
-        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "detail", RELEASES[:-1]),
-        ({"messages": [{"role": "user", "content": [VIDEO]}]}, "fps", RELEASES[-1:]),
-        ({"reasoning_effort": "ultra"}, "reasoning_effort", RELEASES[:-1]),
-        ({"reasoning": {"effort": "ultra"}}, "effort must be", RELEASES[:-1]),
-        ({"response_format": SCHEMA}, "strict", RELEASES[1:]),
+        ({"tools": [TOOL]}, "strict", before("0.5.23")),
+        ({"messages": [{"role": "root", "content": "a"}]}, "'role' must be", before("0.5.23")),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "detail", before("0.5.23")),
+        ({"messages": [{"role": "user", "content": [VIDEO]}]}, "fps", from_release("0.5.23")),
+        ({"reasoning_effort": "ultra"}, "reasoning_effort", before("0.5.23")),
+        ({"reasoning": {"effort": "ultra"}}, "effort must be", before("0.5.23")),
+        ({"response_format": SCHEMA}, "strict", from_release("0.5.20")),
     ],
 )
 def test_parts_of_fields_are_checked_as_the_release_has_them(
