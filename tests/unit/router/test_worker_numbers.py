@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from time import monotonic
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 import pytest
@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kernels import examples
 from toolkit.contract import VERSION
+from toolkit.contract.events import Event
 from toolkit.router.app import RouterApp
 from toolkit.router.events import Watcher
 from toolkit.router.failure import failure_of
@@ -28,21 +29,8 @@ WORKERS = (
     WorkerConfig(name="p", role="prefill", url="http://127.0.0.1:1", bootstrap_port=1),
     WorkerConfig(name="d", role="decode", url="http://127.0.0.1:1", dp_size=2),
 )
-FIELDS = {
-    "load": ["running", "waiting", "used_tokens", "total_tokens", "waiting_tokens",
-             "capacity_tokens", "dp_rank"],
-    "steps": ["steps", "requests", "kv_tokens", "seconds", "distinct", "dp_rank"],
-    "gave_way": ["kind", "requests", "seconds", "dp_rank"],
-    "kv_transfer": ["seconds", "bytes", "tokens", "rid", "dp_rank"],
-    "prefill_done": ["rid", "dp_rank", "prompt_tokens", "cached_tokens", "signature", "room"],
-    "moving": ["rid", "state", "room", "tokens", "bytes", "seconds", "last_s", "dp_rank"],
-    "placed": ["serial"],
-    "ping": ["held_up"],
-    "down": ["reason"],
-    "hello": ["contract", "run", "role", "tp_size", "dp_size", "experts", "signature",
-              "context_length", "max_total_tokens", "max_running_requests", "reserved_tokens",
-              "page_size", "patches", "stays", "fingerprint", "dp_attention"],
-}  # fmt: skip
+FIELDS = {kind.__struct_config__.tag: kind.__struct_fields__ for kind in get_args(Event)}
+"""By kind of event: all its fields."""
 LIKELY = st.sampled_from([0, 1, 2, 7, 4096, 0.5, 2**31, 2**40, 2**53, True, None, "x", VERSION])
 EDGES = st.sampled_from([
     -1, -(2**63), 2**62, 2**63, 2**64, 10**30, 10**400, 1e308, -0.0, 5e-324, math.inf, -math.inf,
