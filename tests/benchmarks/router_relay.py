@@ -21,19 +21,17 @@ Nothing is asserted. `--quick` takes less than a minute (and then 4,000 requests
 100,000 otherwise). Run as `python -m tests.benchmarks.router_relay [--quick]`.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import psutil
 
-from tests.benchmarks.shared.common import interval
+from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.benchmarks.shared.load import load
 from tests.ports import free_port
 from tests.preloading import ROOT
@@ -120,7 +118,6 @@ async def until_serving(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 async def measure(quick: bool) -> dict[str, Any]:
-    begin = perf_counter()
     pairs, requests, tokens = (3, 128, 128) if quick else (10, 384, 128)
     memory_requests = 4_000 if quick else 100_000
     config = {"parked_per_prefill": 64}
@@ -174,7 +171,6 @@ async def measure(quick: bool) -> dict[str, Any]:
         "rss_mib": round(rss, 1),
         "rss_requests": memory_requests,
         "samples": pairs,
-        "seconds": round(perf_counter() - begin, 1),
     }
 
 
@@ -192,9 +188,13 @@ async def memory(requests: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="less than a minute")
-    print(json.dumps(asyncio.run(measure(parser.parse_args().quick))))
+    """Run the benchmark and print its line."""
+    options = arguments(__doc__)
+    result = Result()
+    measured = asyncio.run(measure(options.quick))
+    samples = measured.pop("samples")
+    result.keys |= measured
+    result.emit(samples)
 
 
 if __name__ == "__main__":
