@@ -3,10 +3,11 @@
 The command is a user's: `toolkit plan cpu-eldr` with a rate and two limits, the shipped costs, and
 its own budget. Its JSON is what is kept.
 
-keys: `met`, whether it is within the limits; `split`, `policies` (of prefill and decode) and, of the
-baseline, `baseline_split` and `baseline_policies`; `good` and `baseline_good`, the share of requests within both limits with its interval over seeds; `goodput`
-and `baseline_goodput` a second; for each of GAINS the plan divided by the baseline; `matters`,
-settings that matter; `simulations`, `cpu_s`.
+keys: `met`, whether the plan is within the limits; `split` (prefill and decode workers) and
+`policies` (of both); `good`, the share of requests within both limits, and `goodput`, those a
+second; the same of the baseline, as `baseline_...`; for each of GAINS `NAME_ratio`, the plan
+divided by the baseline; `matters`, settings that matter, and `not_looked_at`; `simulations`,
+`cpu_s`.
 """
 
 import json
