@@ -60,7 +60,7 @@ def _shared(group: str, source: Path, folder: Path) -> Iterator[Shared]:
     """Until the last test of the group has run, not until the session ends: the ranks of an idle
     deployment with DP attention take a third of a core, and each deployment takes 2 GB."""
     with ExitStack() as stack:
-        up = stack.enter_context(deployed(source, folder))
+        up = stack.enter_context(deployed(source, folder, own_imports=True))
         _ENDS[group] = stack
         yield Shared(up)
 

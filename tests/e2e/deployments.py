@@ -3,12 +3,12 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from tests import record
-from tests.e2e import calls
+from tests.e2e import calls, lending
 from toolkit.launch import readiness
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
@@ -21,6 +21,7 @@ STARTS = (
     "patches.worker",
     "patches.registry",
     "patches.preloaded",
+    "tests.e2e.template",
     "patches.check_args",
     "toolkit.router",
 )
@@ -46,15 +47,22 @@ that is back."""
 
 
 @contextmanager
-def deployed(source: Deployment | Path | dict[str, Any], folder: Path) -> Iterator[Running]:
-    """Start a deployment: a file, the contents of one, or what was read from one."""
+def deployed(
+    source: Deployment | Path | dict[str, Any], folder: Path, own_imports: bool = False
+) -> Iterator[Running]:
+    """Start a deployment: a file, the contents of one, or what was read from one.
+
+    `own_imports`: its launcher imports SGLang itself, as a user's does (`lending`).
+    """
     if isinstance(source, dict):
         file = folder / "deployment.yaml"
         file.write_text(json.dumps(source))  # JSON is YAML
         source = file
     plan = resolve(load_deployment(source) if isinstance(source, Path) else source)
     begin = time.monotonic()
-    with running(plan, folder) as up:
+    with ExitStack() as ends:
+        with nullcontext() if own_imports else lending.lent():
+            up = ends.enter_context(running(plan, folder))
         workers = ", ".join(worker.name for worker in up.workers)
         record.start(f"{plan.name}: {workers}", time.monotonic() - begin)
         yield up

@@ -102,7 +102,7 @@ def test_nothing_that_a_run_writes_has_prompts_keys_or_tokens(
 ) -> None:
     monkeypatch.setenv("PRIVATE_LOGS_KEY", KEY)
     run = tmp_path / "run"
-    with deployed(deployment(), run) as up:
+    with deployed(deployment(), run, own_imports=True) as up:
         environ = psutil.Process(up.worker("prefill-0").pid).environ()
         assert environ["SOME_API_TOKEN"] == VALUE
         assert "PRIVATE_LOGS_KEY" not in environ

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from tests import record
+from tests.e2e import lending
 from tests.ports import free_port
-from tests.preloading import Preloading, Process
+from tests.preloading import Process
+from toolkit.contract.headers import REQUEST_ID
 from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.embedded import model_path
 from toolkit.launch.plan import DIST_PORTS
 
-STARTS = ("patches.worker", "patches.registry", "patches.preloaded")
+STARTS = ("patches.worker", "patches.registry", "tests.e2e.template")
 
 STARTUP_DEADLINE_S = 300
 
@@ -30,6 +32,8 @@ CPU_ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "SGLANG_HOST_IP": "127.0.0.1",
+    # As the launcher has it, so that both kinds of workers are forked from the same process.
+    "SGLANG_LOG_REQUEST_HEADERS": REQUEST_ID,
 }
 
 TWO_RANKS: dict[str, Any] = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
@@ -43,12 +47,6 @@ def prefill_mode() -> tuple[str, ...]:
         "--disaggregation-bootstrap-port", str(free_port()),
         "--optimistic-prefill-attempts", "1000",
     )  # fmt: skip
-
-
-preloaded = Preloading(
-    "patches.preloaded", STARTUP_DEADLINE_S, **({WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT)
-)
-"""What all workers of this process are forked from, as a launcher's are on the CPU."""
 
 
 def start(port: int, *flags: str, log: Path, **environment: str) -> Process:
@@ -68,7 +66,7 @@ def start(port: int, *flags: str, log: Path, **environment: str) -> Process:
         arguments += ["--dist-init-addr", f"127.0.0.1:{free_port(DIST_PORTS)}"]
     env = os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT | environment
     with log.open("wb") as sink:
-        return preloaded.start("patches.worker", *arguments, env=env, output=sink)
+        return lending.start("patches.worker", *arguments, env=env, output=sink)
 
 
 def start_second_node(port: int, *flags: str, log: Path, **environment: str) -> Process:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from toolkit.preloaded import message
@@ -40,7 +40,11 @@ class State(StrEnum):
 
 
 class Different(Exception):
-    """This process cannot be forked: modules have read a variable that differs for it."""
+    """This process cannot be forked: modules have read variables that differ for it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = tuple(names)
 
 
 class Forked:
@@ -172,7 +176,7 @@ class Preloaded:
                 raise OSError(0, "the preloaded process has ended")
             said = json.loads(answer)
             if "different" in said:
-                raise Different(", ".join(said["different"]))
+                raise Different(said["different"])
             if "error" in said:
                 raise OSError(0, said["error"])
             self._sock.send(message.GO)
