@@ -105,6 +105,26 @@ class Looked:
 
 
 @dataclass(frozen=True)
+class SystemsOptions:
+    """In place of a search: which systems can pay."""
+
+    systems: Annotated[
+        bool,
+        typer.Option(
+            "--systems",
+            help="Search nothing: say of each system whether it can pay here, against its "
+            "strongest alternative, and why.",
+        ),
+    ] = False
+    capture: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="With --systems: share by which capturing experts lengthens a prefill."
+        ),
+    ] = 0.02
+
+
+@dataclass(frozen=True)
 class Files:
     """What is to be written."""
 
@@ -160,6 +180,7 @@ def plan(
     sizes: Sizes,
     wanted: ObjectiveOptions,
     looked: Looked,
+    asking: SystemsOptions,
     files: Files,
 ) -> None:
     """Search split, policies, their knobs and batch limits for this traffic; write the best file.
@@ -177,6 +198,9 @@ def plan(
         task = _task(simulated, arriving, placed, sizes, slo)
         task = task.sized(looked.seeds, looked.workers, looked.budget, looked.screen)
         task = replace(task, in_flight=arriving.concurrency)
+        if asking.systems:
+            _answer(task, asking, files, simulated.deployment)
+            return
         made = make(task, lambda text: typer.secho(text, err=True, dim=True))
         _show(made)
         files.write(made, simulated.deployment)
@@ -205,6 +229,27 @@ def _task(
     given = Given(deployment.folder, sizes.kv_tokens, sizes.slots, machine_of(steps))
     experts, layouts = whose.experts(deployment), placed.layouts(deployment, steps)
     return Task(data, given, steps, requests, slo, experts=experts, layouts=layouts)
+
+
+def _answer(task: Task, asking: SystemsOptions, files: Files, file: str) -> None:
+    """PlanError: nothing can be asked, or a file that is not written so."""
+    from toolkit.launch.state import write_json
+    from toolkit.plan.errors import PlanError
+    from toolkit.plan.systems import answer
+    from toolkit.plan.tables import systems
+    from toolkit.report import terminal
+
+    if files.out is not None:
+        raise PlanError("--systems writes no deployment file: leave --out away, or --systems")
+    found = answer(task, asking.capture, lambda text: typer.secho(text, err=True, dim=True))
+    console = terminal.console()
+    terminal.show(console, systems(found, f"which systems can pay for {Path(file).stem}?"))
+    for each in found.answers:
+        if each.because:
+            console.print(f"{each.system}: {each.because}", markup=False)
+    console.print(f"{found.simulations} simulations", markup=False)
+    if files.json is not None:
+        write_json(files.json, found.to_json())
 
 
 def _show(made: Planned) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toolkit.plan.candidate import Candidate
     from toolkit.plan.objective import Figures
     from toolkit.plan.planner import Planned
+    from toolkit.plan.systems import SystemsPlanned
 
 SHOWN = (
     ("TTFT mean, ms", "ttft_mean", 1e3, 1),
@@ -86,6 +87,25 @@ def settings(made: Planned) -> Table:
             goodput,
             effect.verdict,
         )
+    return table
+
+
+def systems(found: SystemsPlanned, title: str) -> Table:
+    """A row for each system: whether it can pay, why, and beside which alternative."""
+    from rich.table import Table
+
+    from toolkit.bench.suite.verdicts import price_text
+
+    table = Table(title=title, title_justify="left")
+    for name in ("system", "answer", "why", "against", "price"):
+        table.add_column(name, overflow="fold")
+    for each in found.answers:
+        verdict = each.verdict
+        table.add_row(
+            each.system, verdict.answer, verdict.why, verdict.against, price_text(verdict)
+        )
+    for system, why in found.left_out:
+        table.add_row(system, "not asked", why)
     return table
 
 

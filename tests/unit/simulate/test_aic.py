@@ -19,7 +19,11 @@ SPEC = AicSpec(
 class Kernels:
     """Attention reads KV, MoE takes 2 ms, everything else 1 ms and 10 us a request."""
 
+    def __init__(self) -> None:
+        self.asked = 0
+
     def decode_step_per_op(self, batch: int, length: int, _: int) -> Any:
+        self.asked += 1
         kv_ms = batch * length * 1e-5
         return [
             ("generation_attention", kv_ms, 0.0, "silicon"),
@@ -60,6 +64,23 @@ def test_a_step_is_slower_with_more_distinct_experts_as_published(cost: Aic) -> 
     few, many = (cost.decode_s(requests, kv, 48 * d) - rest for d in (16, 128))
     assert many / few == pytest.approx(4.7, rel=0.01)
     assert cost.decode_s(requests, kv, 48 * even(16)) == pytest.approx(rest + 2e-3)
+
+
+def test_a_step_is_asked_for_at_few_lengths(cost: Aic) -> None:
+    """Between them attention is interpolated, which for a stand-in that grows evenly is exact."""
+    for length in range(1, 40_000, 7):
+        seconds = cost.decode_s(np.array([4]), np.array([4 * length]), 0.0)
+        assert seconds == pytest.approx((4e-5 * length + 2.0 + 1.04) / 1e3)
+    assert cost._engine.asked < 100
+
+
+def test_a_dense_model_has_no_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
+    dense = Aic(AicSpec(model="dense", kv_bytes=98_304))
+    batch = np.array([4]), np.array([4000])
+    assert dense.decode_s(*batch, 100.0) == dense.decode_s(*batch, 0.0)
+    with pytest.raises(ValueError, match="moe_layers, experts and top_k together"):
+        AicSpec(model="half", kv_bytes=1, experts=8)
 
 
 def test_prompts_of_a_pass_attend_apart_and_are_multiplied_together(cost: Aic) -> None:

@@ -6,7 +6,7 @@ start of its own) and policies that the running router is switched to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,9 +17,9 @@ from toolkit.settings.systems import System
 Changes = Mapping[str, Any]
 """Of a deployment file: a mapping changes the keys that it has, None takes one away."""
 Traffic = Literal["plain", "classes"]
-CHUNK = 512
+CHUNKS = (512,)
 """Of the alternative to stops between layers: latency-sensitive prompts first, and best-effort ones
-in chunks that are over soon."""
+in chunks that are over soon. Each takes starts of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,9 @@ _BARE: Changes = {
 """Nothing of ours but late dispatch, and no worker that keeps experts for somebody."""
 
 
-def questions_for(document: Mapping[str, Any]) -> Asked:
-    """All that can be asked of the deployment that the file describes.
+def questions_for(document: Mapping[str, Any], chunks: Sequence[int] = CHUNKS) -> Asked:
+    """All that can be asked of the deployment that the file describes. `chunks`: of prompts that
+    are not stopped between layers, the best of which is the alternative.
 
     Raises:
         ValueError: nothing can be.
@@ -128,7 +129,7 @@ def questions_for(document: Mapping[str, Any]) -> Asked:
     )
     _ask_balance(document, asked, others)
     _ask_experts(document, asked, others)
-    _ask_preemption(asked)
+    _ask_preemption(asked, chunks)
     _ask_moves(document, asked, queue)
     _ask_stages(document, asked, queue)
     asked.left_out.append(
@@ -180,20 +181,22 @@ def _ask_experts(document: Mapping[str, Any], asked: Asked, others: tuple[SuiteA
     )
 
 
-def _ask_preemption(asked: Asked) -> None:
-    """Both in the order of classes; one stops between layers, the other between short chunks."""
-    asked.variants["stops"] = {"prefill": {"preempt": "strict"}}
-    asked.variants["chunks"] = {
-        "prefill": {"preempt": {"pauses": 0}, "args": {"chunked-prefill-size": CHUNK}}
-    }
+def _ask_preemption(asked: Asked, chunks: Sequence[int]) -> None:
+    """All in the order of classes; one stops between layers, the others between short chunks."""
     policies = {"dispatch": "late", "decode": "shortest_queue"}
-    stops = SuiteArm("stops between layers", "stops", policies)
-    chunks = SuiteArm(f"classes first, chunks of {CHUNK}", "chunks", policies)
+    asked.variants["stops"] = {"prefill": {"preempt": "strict"}}
+    others = []
+    for chunk in chunks:
+        name = f"chunks of {chunk}"
+        asked.variants[name] = {
+            "prefill": {"preempt": {"pauses": 0}, "args": {"chunked-prefill-size": chunk}}
+        }
+        others.append(SuiteArm(f"classes first, {name}", name, policies))
     asked.questions.append(
         Question(
             "preempted prompts",
-            stops,
-            (chunks,),
+            SuiteArm("stops between layers", "stops", policies),
+            tuple(others),
             LS_TTFT,
             BE_E2E,
             {"router": {"classes": {}}, "prefill": {"preempt": "strict"}},

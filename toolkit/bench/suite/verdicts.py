@@ -17,7 +17,7 @@ from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.stats import Ratio, paired_ratio
 
 if TYPE_CHECKING:
-    from toolkit.bench.suite.questions import Question, SuiteMetric
+    from toolkit.bench.suite.questions import Question, SuiteArm, SuiteMetric
 
 Answer = Literal["on", "off", "undecided"]
 Rounds = Mapping[int, Mapping[str, Any]]
@@ -58,30 +58,41 @@ def value(metric: SuiteMetric, figures: Mapping[str, Any]) -> float | None:
     return float(number) if number is not None and math.isfinite(number) and number > 0 else None
 
 
-def judge(question: Question, played: Mapping[str, Rounds], early: bool = False) -> SuiteVerdict:
-    """`played`: by the arms' names. `early`: more rounds could follow."""
+def judge(
+    question: Question,
+    played: Mapping[str, Rounds],
+    early: bool = False,
+    per_start: int = PER_START,
+) -> SuiteVerdict:
+    """`played`: by the arms' names. `early`: more rounds could follow. `per_start`: rounds that
+    share a start of the workers."""
     ours = played.get(question.ours.name, {})
     best, ratio = None, None
     for arm in question.others:
-        apart = arm.variant != question.ours.variant
-        found = _paired(question.metric, ours, played.get(arm.name, {}), apart)
+        together = _together(question, arm, per_start)
+        found = _paired(question.metric, ours, played.get(arm.name, {}), together)
         if found is not None and (ratio is None or _worse(found, ratio, question.metric)):
             best, ratio = arm, found
     if best is None or ratio is None:
         return SuiteVerdict(question, "undecided", "nothing was measured")
-    apart = best.variant != question.ours.variant
-    price = _paired(question.price, ours, played.get(best.name, {}), apart)
+    together = _together(question, best, per_start)
+    price = _paired(question.price, ours, played.get(best.name, {}), together)
     answer, why = _answer(question.metric, ratio, early)
     return SuiteVerdict(question, answer, why, best.name, ratio, price)
 
 
-def _paired(metric: SuiteMetric, ours: Rounds, other: Rounds, apart: bool) -> Ratio | None:
-    """`apart`: they are of two variants."""
+def _together(question: Question, arm: SuiteArm, per_start: int) -> int:
+    """Rounds that are one sample of the system's ratio to this alternative."""
+    return 1 if arm.variant == question.ours.variant else per_start
+
+
+def _paired(metric: SuiteMetric, ours: Rounds, other: Rounds, together: int) -> Ratio | None:
+    """`together`: how many rounds in a row are one sample."""
     samples: dict[int, list[tuple[float, float]]] = {}
     for number in sorted(set(ours) & set(other)):
         mine, theirs = value(metric, ours[number]), value(metric, other[number])
         if mine is not None and theirs is not None:
-            samples.setdefault(number // PER_START if apart else number, []).append((mine, theirs))
+            samples.setdefault(number // together, []).append((mine, theirs))
     means = [tuple(map(statistics.geometric_mean, zip(*s, strict=True))) for s in samples.values()]
     return paired_ratio(*map(list, zip(*means, strict=True))) if means else None
 
@@ -115,6 +126,13 @@ def shown(ratio: Ratio) -> str:
     if math.isnan(ratio.low):
         return f"{ratio.value:.2f}"
     return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def price_text(verdict: SuiteVerdict) -> str:
+    """The other metric of the question; empty where there is none."""
+    if verdict.price is None:
+        return ""
+    return f"{verdict.question.price.title} {shown(verdict.price)} times"
 
 
 def median(metric: SuiteMetric, rounds: Rounds) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit import __version__
 from toolkit.bench.suite.questions import BASE, Changes, changed
-from toolkit.bench.suite.verdicts import median, shown
+from toolkit.bench.suite.verdicts import median, price_text
 from toolkit.policies import make_policy
 from toolkit.report import html
 from toolkit.report.skeleton import document as page_of
@@ -93,8 +93,7 @@ def rows(verdicts: Sequence[SuiteVerdict]) -> list[tuple[str, ...]]:
             verdict.answer,
             verdict.why,
             verdict.against,
-            "" if verdict.price is None
-            else f"{verdict.question.price.title} {shown(verdict.price)} times",
+            price_text(verdict),
             str(verdict.pairs),
         )
         for verdict in verdicts

@@ -4,9 +4,9 @@ what the number of distinct experts does."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toolkit.simulate.errors import SimulateError
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ATTENTION = ("attention", "mla")
 MOE = ("moe",)
+FINE = 4
+"""Lengths are looked up 2^(FINE - 1) to 2^FINE times between two powers of 2."""
 
 
 class AicSpec(BaseModel):
@@ -34,15 +36,23 @@ class AicSpec(BaseModel):
     tp: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
     ep: Annotated[int, Field(ge=1)] = 1
-    moe_layers: Annotated[int, Field(ge=1)]
-    experts: Annotated[int, Field(ge=1)]
-    top_k: Annotated[int, Field(ge=1)]
+    moe_layers: Annotated[int, Field(ge=0)] = 0
+    """Those with experts; 0: the model is dense."""
+    experts: Annotated[int, Field(ge=0)] = 0
+    top_k: Annotated[int, Field(ge=0)] = 0
     kv_bytes: Annotated[float, Field(gt=0)]
     """Of one token, in all layers, on one rank."""
     quantisation: dict[str, str] = {}
     distinct_base: Annotated[float, Field(ge=0)] = 14.3
     transfer_gb_s: Annotated[float, Field(gt=0)] = 40.0
     transfer_base: Annotated[float, Field(ge=0)] = 0.003
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        given = (self.moe_layers, self.experts, self.top_k)
+        if any(given) and not all(given):
+            raise ValueError("give moe_layers, experts and top_k together, or none (a dense model)")
+        return self
 
 
 class _Parts(NamedTuple):
@@ -61,12 +71,16 @@ class Aic:
     measured MoE kernel was fed with tokens that spread evenly over experts; with D distinct experts
     a layer it takes (b + D) / (b + D_even) of that, D_even = E * (1 - (1 - k / E)^n) for n tokens.
     Prefill: attention of each prompt on its own, the rest once for all tokens of the pass.
+
+    Its engine takes 0.3 ms for a step, so a step's kernels are asked for once for each batch size
+    and a few lengths; between these, where attention grows evenly, they are interpolated.
     """
 
     def __init__(self, spec: AicSpec) -> None:
         """SimulateError: the package is absent, or has no data for this."""
         self.spec = spec
         self._engine = _compile(spec)
+        self._steps: dict[tuple[int, int], _Parts] = {}
 
     def decode_s(
         self,
@@ -82,11 +96,11 @@ class Aic:
             if not count:
                 continue
             length = max(1, round(tokens / count))
-            parts = _split(self._engine.decode_step_per_op(count, length, 2))
+            parts = self._decode(count, length)
             attention = max(attention, parts.attention)
             if count == most:
                 moe, rest = parts.moe, parts.rest
-        if distinct:
+        if distinct and self.spec.moe_layers:
             moe *= self._locality(int(requests.sum()), distinct / self.spec.moe_layers)
         return attention + moe + rest
 
@@ -101,6 +115,23 @@ class Aic:
 
     def join_s(self, requests: int) -> float:
         return 0.0  # not in that data
+
+    def _decode(self, count: int, length: int) -> _Parts:
+        """Of a step of `count` requests of that length."""
+        apart = 1 << max(0, length.bit_length() - FINE)
+        below = length - length % apart
+        first = self._at(count, max(1, below))
+        if below == length:
+            return first
+        second, share = self._at(count, below + apart), (length - below) / apart
+        return _Parts(*(a + share * (b - a) for a, b in zip(first, second, strict=True)))
+
+    def _at(self, count: int, length: int) -> _Parts:
+        found = self._steps.get((count, length))
+        if found is None:
+            found = _split(self._engine.decode_step_per_op(count, length, 2))
+            self._steps[count, length] = found
+        return found
 
     def _context(self, new: int, before: int) -> _Parts:
         ops, _ = self._engine.run_static_per_op(

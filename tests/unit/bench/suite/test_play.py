@@ -78,7 +78,7 @@ def test_it_ends_when_all_is_decided(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "late dispatch": "on", "level KV": "off", "expert locality": "on",
         "preempted prompts": "on", "moves": "off",
     }  # fmt: skip
-    there = ["base", "experts", "stops", "chunks", "moves"]
+    there = ["base", "experts", "stops", "chunks of 512", "moves"]
     assert made.started[:10] == [*there, *there[::-1]]
     assert made.started[10:] == there, "three starts of each are three samples"
     assert "decided" in made.said[-1]

@@ -53,7 +53,7 @@ def test_every_variant_is_a_deployment_with_one_thing_more_than_the_base(name: s
     wanted = {
         "experts": set(),  # its policy is the router's to switch to
         "stops": {"preempted prompts"},
-        "chunks": {"preempted prompts"},  # of which none is stopped
+        "chunks of 512": {"preempted prompts"},  # of which none is stopped
         "moves": {"moves"},
         "stages": {"stages", "moves"},
     }

@@ -1,0 +1,281 @@
+"""Which systems can pay on fleets that nobody here has: `toolkit plan --systems`, case by case.
+
+Step times are NVIDIA's measured kernels (`pip install aiconfigurator-core`), H200. A case is a
+recipe that ships, or one with another split, at a fixed number of requests in flight for each
+decode rank. Prompts (median 1,000 tokens) and answers (350) have long tails; a fifth of the
+requests are latency-sensitive, the others best-effort.
+
+Which experts requests use is not public for these models. It is taken as in `eldr_simulated`: the
+embedded model's requests, thinned and blended until a batch of one domain activates 19 % fewer
+experts than a mixed one, which is what ELDR reports of large models. So expert locality here
+answers: does it pay where traffic is as alike as published.
+
+`check`: NVIDIA's kernel beside our own GPU point, for an expert of a layer at a batch of 64 (an
+H100, results/gpu/experts.json), in microseconds.
+
+keys: `cases`: for each the plan's answers (`ratio` decides, `price_ratio` is beside it, both with
+intervals over seeds) and what was left out; `check`.
+"""
+
+import json
+import os
+import sys
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.benchmarks.eldr_simulated import EMBEDDED_USED, FEWER, TASKS
+from tests.benchmarks.shared.common import RESULTS, Result, arguments
+from tests.benchmarks.shared.eldr_blend import Blend
+from tests.benchmarks.shared.eldr_rows import MOST, of_profile
+from toolkit.plan.candidate import Given
+from toolkit.plan.planner import Task
+from toolkit.plan.systems import answer
+from toolkit.resources import recipes_dir
+from toolkit.settings.yaml_lines import read_document
+from toolkit.simulate.costs.aic import Aic, AicSpec
+from toolkit.simulate.experts import SimulatedExperts
+from toolkit.simulate.request import Request
+from toolkit.simulate.workloads.classes import with_classes
+from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate, mixed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MEASURES = ("toolkit/plan", "toolkit/simulate", "toolkit/policies", "toolkit/bench/suite")
+KIND = RequestKind(name="", share=1, prompt=(1000.0, 1.0), answer=(350.0, 0.8))
+LONGEST = (16_000, 2_000)
+LS_SHARE = 0.2
+CAPTURE = 0.02
+ROUNDS = 5
+"""How often every place is taken."""
+MEASURED_LAYERS = 8
+"""Of the model with which our GPU point was measured."""
+DENSE = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 80,
+    "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "intermediate_size": 28672, "vocab_size": 128256,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`kv_tokens`, `in_flight`: of a decode rank; `changes`: of the recipe's file, by section."""
+
+    recipe: str
+    spec: AicSpec
+    kv_tokens: int
+    in_flight: int
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    dense: bool = False
+
+
+def _dp(ranks: int, replicas: int = 1) -> dict[str, Any]:
+    """One server of so many DP ranks, on nodes of 8 GPUs."""
+    nodes = max(1, ranks // 8)
+    return {
+        "replicas": replicas,
+        "tp": ranks,
+        "dp": ranks,
+        "ep": ranks,
+        "nodes": nodes,
+        "hosts": None,
+    }
+
+
+CASES = {
+    "Qwen3-30B-A3B on 8 x H200": Fleet(
+        "qwen3-30b-a3b-8gpu",
+        AicSpec(model="Qwen/Qwen3-30B-A3B", moe_layers=48, experts=128, top_k=8, kv_bytes=98_304),
+        kv_tokens=650_000,
+        in_flight=48,
+    ),
+    "Qwen3-235B-A22B on 2 x 8 x H200": Fleet(
+        "qwen3-235b-2x8",
+        AicSpec(
+            model="Qwen/Qwen3-235B-A22B-FP8", tp=4, ep=4, moe_layers=94, experts=128, top_k=8,
+            kv_bytes=192_512,
+        ),
+        kv_tokens=1_200_000,
+        in_flight=48,
+    ),
+    "GPT-OSS-120B on 8 x H200": Fleet(
+        "gpt-oss-120b-8gpu",
+        AicSpec(model="openai/gpt-oss-120b", moe_layers=36, experts=128, top_k=4, kv_bytes=73_728),
+        kv_tokens=800_000,
+        in_flight=48,
+    ),
+    "DeepSeek-V3 on 2 x 8 x H200": Fleet(
+        "deepseek-v3-multinode",
+        AicSpec(
+            model="deepseek-ai/DeepSeek-V3", dp=8, ep=8, moe_layers=58, experts=256, top_k=8,
+            kv_bytes=70_272,
+        ),
+        kv_tokens=400_000,
+        in_flight=48,
+        changes={"prefill": _dp(8), "decode": {**_dp(8), "max_running": 1024}},
+    ),
+    "DeepSeek-V3 on 12 x 8 x H200": Fleet(
+        "deepseek-v3-multinode",
+        AicSpec(
+            model="deepseek-ai/DeepSeek-V3", dp=64, ep=64, moe_layers=58, experts=256, top_k=8,
+            kv_bytes=70_272,
+        ),
+        kv_tokens=700_000,
+        in_flight=48,
+        changes={"prefill": _dp(32), "decode": {**_dp(64), "max_running": 8192}},
+    ),
+    "Llama-3.1-70B (dense) on 8 x H200": Fleet(
+        "qwen3-30b-a3b-8gpu",
+        AicSpec(model="meta-llama/Meta-Llama-3.1-70B", tp=2, kv_bytes=327_680),
+        kv_tokens=350_000,
+        in_flight=32,
+        changes={"prefill": {"replicas": 1, "tp": 2}, "decode": {"replicas": 3, "tp": 2}},
+        dense=True,
+    ),
+}  # fmt: skip
+
+
+class Thinned:
+    """Costs of a model with `layers` x `experts` experts, for simulated ones of which there are
+    fewer: a share of these is the same share of those."""
+
+    def __init__(self, cost: Aic, experts: SimulatedExperts) -> None:
+        self._cost = cost
+        entries = experts.layers * experts.experts
+        self._more = cost.spec.moe_layers * cost.spec.experts / entries
+
+    def decode_s(
+        self,
+        requests: "np.ndarray",
+        kv_tokens: "np.ndarray",
+        distinct: float,
+        longest: "np.ndarray | None" = None,
+    ) -> float:
+        """As the model's costs."""
+        return self._cost.decode_s(requests, kv_tokens, distinct * self._more, longest)
+
+    def prefill_s(self, parts: Sequence[tuple[int, int]]) -> float:
+        """As the model's costs."""
+        return self._cost.prefill_s(parts)
+
+    def transfer_s(self, tokens: int) -> float:
+        """As the model's costs."""
+        return self._cost.transfer_s(tokens)
+
+    def join_s(self, requests: int) -> float:
+        """As the model's costs."""
+        return self._cost.join_s(requests)
+
+
+def document(case: Fleet, folder: Path) -> dict[str, Any]:
+    """The recipe's file with the case's changes, and a profile to ask for."""
+    found, _ = read_document(recipes_dir() / f"{case.recipe}.yaml")
+    for placed in ("hosts", "base_port"):
+        found.pop(placed, None)
+    found["router"] = {**found["router"], "profile": "embedded"}
+    found["router"].pop("node", None)
+    for name, changes in case.changes.items():
+        found[name] = {**found[name], **changes}
+    for name in ("prefill", "decode"):
+        for placed in ("hosts", "nodes"):
+            found[name].pop(placed, None)
+    if case.dense:
+        (folder / "config.json").write_text(json.dumps(DENSE))
+        found["model"] = {"path": str(folder)}
+    return found
+
+
+def experts_of(case: Fleet) -> SimulatedExperts | None:
+    """As alike as ELDR reports; None of a dense model."""
+    if case.dense:
+        return None
+    spec = case.spec
+    blend = Blend(of_profile(), TASKS, MOST, spec.top_k / spec.experts / EMBEDDED_USED)
+    return blend.experts(blend.as_special(FEWER["task"]))
+
+
+def arriving(ranks: int, in_flight: int, seed: int) -> Iterator[Request]:
+    """So many that every place is taken ROUNDS times, with their classes."""
+    count = ROUNDS * ranks * in_flight
+    traffic = TrafficModel(
+        rate=100.0, seconds=2 * count / 100.0, kinds=mixed(TASKS, KIND), longest=LONGEST
+    )
+    made = with_classes(generate(traffic, seed), LS_SHARE, seed)
+    return (each for each, _ in zip(made, range(count), strict=False))
+
+
+def played(case: Fleet, seeds: int, folder: Path) -> dict[str, Any]:
+    """The plan's answers for a case."""
+    experts = experts_of(case)
+    cost = Aic(case.spec)
+    file = document(case, folder)
+    decode = file["decode"]
+    ranks = decode.get("replicas", 1) * (decode.get("dp", 1) if decode.get("dp_attention") else 1)
+    task = Task(
+        file,
+        Given(recipes_dir(), kv_tokens=case.kv_tokens),
+        cost if experts is None else Thinned(cost, experts),
+        lambda seed: arriving(ranks, case.in_flight, seed),
+        seeds=seeds,
+        experts=experts,
+        budget=10_000,
+        in_flight=ranks * case.in_flight,
+    )
+    return answer(task, CAPTURE, lambda text: None).to_json()
+
+
+def check() -> dict[str, float]:
+    """An expert of a layer at a batch of 64: NVIDIA's kernel and our own point, microseconds."""
+    spec = AicSpec(
+        model="Qwen/Qwen3-30B-A3B", system="h100_sxm", moe_layers=48, experts=128, top_k=8,
+        kv_bytes=98_304,
+    )  # fmt: skip
+    kernel = Aic(spec)._at(64, 1024).moe
+    loaded = spec.experts * (1 - (1 - spec.top_k / spec.experts) ** 64)
+    measured = json.loads((RESULTS / "gpu" / "experts.json").read_text())["figures"]["cells"]
+    few, many = (
+        next(each for each in measured if each["batch"] == 64 and each["prompts"] == prompts)
+        for prompts in (8, 32)
+    )
+    more = (many["step_ms"] - few["step_ms"]) / (many["distinct"] - few["distinct"])
+    return {
+        "kernel_us": 1e6 * kernel / spec.moe_layers / loaded,
+        "measured_us": 1e3 * more / MEASURED_LAYERS,
+    }
+
+
+def main() -> None:
+    """Run the benchmark, print its tables and its line."""
+    import tempfile
+
+    options = arguments(
+        __doc__,
+        ("--seeds", {"type": int, "default": 4}),
+        ("--only", {"choices": list(CASES), "help": "this case alone"}),
+    )
+    if options.quick:
+        options.seeds, options.only = 3, options.only or next(iter(CASES))
+    result = Result()
+    cases: dict[str, Any] = {}
+    simulations = 0
+    for name, case in CASES.items():
+        if options.only in (None, name):
+            with tempfile.TemporaryDirectory(prefix="systems-") as folder:
+                found = played(case, options.seeds, Path(folder))
+            simulations += found.pop("simulations")
+            cases[name] = {
+                "answers": {each.pop("system"): each for each in found["answers"]},
+                "left_out": {each["system"]: each["why"] for each in found["left_out"]},
+            }
+            print(f"{name}: {json.dumps(cases[name], indent=1)}", file=sys.stderr, flush=True)
+    result.keys |= {"cases": cases, "check": check(), "seeds": options.seeds}
+    result.emit(samples=simulations)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What each system hangs on, by the costs: a sentence with its figures.
+
+No simulation: a decode step of the batch that a rank has on average, and the same step with what
+the system would change of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit.settings.systems import System
+from toolkit.simulate.costs import minds_lengths
+from toolkit.simulate.costs.base import CostModel
+
+if TYPE_CHECKING:
+    from toolkit.plan.candidate import Candidate
+    from toolkit.simulate.experts import SimulatedExperts
+    from toolkit.simulate.request import Request
+
+LOOKED_AT = 2000
+"""Requests whose lengths are looked at."""
+FEWER = 0.1
+"""The share of experts by which a step is asked how much it minds."""
+
+
+class Arithmetic:
+    """Of one deployment under one traffic. `requests`: some of them; `figures`: those of the
+    simulation, for each seed."""
+
+    def __init__(
+        self,
+        cost: CostModel,
+        candidate: Candidate,
+        requests: Sequence[Request],
+        figures: Sequence[Mapping[str, Any]],
+        experts: SimulatedExperts | None,
+    ) -> None:
+        self._cost, self._experts = cost, experts
+        self._fleet, self._layers = candidate.fleet, _layers(candidate)
+        decode = self._fleet.decode
+        self._group = decode.dp if decode.dp_attention else 1
+        ranks = self._fleet.decode_ranks
+        self._prompt = round(statistics.fmean(each.prompt for each in requests))
+        answer = statistics.fmean(each.output for each in requests)
+        self._length = round(self._prompt + answer / 2)
+
+        def mean(name: str) -> float:
+            return statistics.fmean(float(each[name]) for each in figures)
+
+        self._kv_mean, self._kv_max = mean("kv_mean"), mean("kv_max")
+        flying = mean("output_tokens_s") * mean("tpot_mean") / ranks  # by Little's law
+        self._batch = max(1, round(flying))
+
+    def of(self, system: System) -> str:
+        """The sentence; empty where the costs say nothing of that system."""
+        say: dict[System, Callable[[], str]] = {
+            "late dispatch": self._late,
+            "level KV": self._level,
+            "expert locality": self._locality,
+            "preempted prompts": self._stops,
+            "moves": self._moves,
+            "stages": self._stages,
+        }
+        return say[system]() if system in say else ""
+
+    def _step(
+        self, kv_tokens: float | None = None, distinct: float | None = None, longest: float = 0.0
+    ) -> float:
+        """Seconds of a decode step of the mean batch, with these changes."""
+        import numpy as np
+
+        count = np.full(self._group, self._batch)
+        held = np.full(self._group, round(self._kv_mean if kv_tokens is None else kv_tokens))
+        mixed = self._mixed() if distinct is None else distinct
+        tall = np.full(self._group, round(longest)) if longest else None
+        return self._cost.decode_s(count, held, mixed, tall)
+
+    def _mixed(self) -> float:
+        """Expected distinct experts of a step of requests that have nothing in common."""
+        import numpy as np
+
+        if self._experts is None:
+            return 0.0
+        absent = np.exp(self._experts.absent).mean(axis=0)
+        return float((1 - absent ** (self._batch * self._group)).sum())
+
+    def _alike(self) -> float:
+        """The same of requests that all use the same experts."""
+        import numpy as np
+
+        assert self._experts is not None
+        together = self._batch * self._group
+        return float(-np.expm1(self._experts.absent * together).sum(axis=1).mean())
+
+    def _late(self) -> str:
+        sent = self._cost.transfer_s(self._prompt)
+        ran = self._cost.prefill_s([(self._prompt, 0)])
+        return (
+            f"a prompt of {self._prompt:,} tokens runs for {_ms(ran)}, and its KV crosses in "
+            f"{_ms(sent)}, which late dispatch sends after it"
+        )
+
+    def _level(self) -> str:
+        least, now = self._step(), self._step(self._kv_max)
+        return (
+            f"the fullest rank holds {self._kv_max / max(self._kv_mean, 1):.2f} times the mean KV: "
+            f"level, a step of {_ms(now)} would take {_share(now - least, now)} less"
+        )
+
+    def _locality(self) -> str:
+        assert self._experts is not None
+        mixed, alike, layers = self._mixed(), self._alike(), self._experts.layers
+        now = self._step()
+        less = now - self._step(distinct=(1 - FEWER) * mixed)
+        return (
+            f"{self._batch * self._group} requests decode together and load {mixed / layers:.0f} "
+            f"of {self._experts.experts} experts a layer, alike ones {alike / layers:.0f}; "
+            f"{100 * FEWER:.0f} % fewer take {_share(less, now)} off a step of {_ms(now)}"
+        )
+
+    def _stops(self) -> str:
+        chunk = self._fleet.prefill.chunk
+        whole = self._cost.prefill_s([(chunk, 0)])
+        said = f"a pass over {chunk:,} tokens takes {_ms(whole)}"
+        return f"{said}, a layer of it {_ms(whole / self._layers)}" if self._layers else said
+
+    def _moves(self) -> str:
+        sent, step = self._cost.transfer_s(self._length), self._step()
+        return (
+            f"a request of {self._length:,} tokens moves in {_ms(sent)}, {sent / step:.1f} decode "
+            "steps"
+        )
+
+    def _stages(self) -> str:
+        if not minds_lengths(self._cost):
+            return "by these costs a step does not mind how long the requests of a batch are"
+        even = self._step(longest=self._kv_mean / self._batch)
+        tall = self._step(longest=4 * self._kv_mean / self._batch)
+        return (
+            f"a step of {_ms(even)} takes {_share(tall - even, even)} more where one request is "
+            "four times as long as the mean"
+        )
+
+
+def _layers(candidate: Candidate) -> int:
+    """Between which prompts can be stopped; 0 where nobody knows."""
+    from toolkit.plan.preempt import stoppable
+
+    return stoppable(candidate)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %"
