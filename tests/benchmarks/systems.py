@@ -1,6 +1,7 @@
 """Which systems can pay on fleets that nobody here has: `toolkit plan --systems`, case by case.
 
-Step times are NVIDIA's measured kernels (`pip install aiconfigurator-core`), H200. A case is a
+Step times are NVIDIA's measured kernels (`pip install aiconfigurator-core`), H200, with even
+lengths; in one case with what Triton's attention took more for mixed ones on our H200. A case is a
 recipe that ships, or one with another split, at a fixed number of requests in flight for each
 decode rank. Prompts (median 1,000 tokens) and answers (350) have long tails; a fifth of the
 requests are latency-sensitive, the others best-effort.
@@ -94,6 +95,15 @@ CASES = {
         kv_tokens=650_000,
         in_flight=48,
     ),
+    "Qwen3-30B-A3B on 8 x H200, Triton's attention": Fleet(
+        "qwen3-30b-a3b-8gpu",
+        AicSpec(
+            model="Qwen/Qwen3-30B-A3B", moe_layers=48, experts=128, top_k=8, kv_bytes=98_304,
+            mixed=48 * 1.0e-8,
+        ),
+        kv_tokens=650_000,
+        in_flight=48,
+    ),
     "Qwen3-235B-A22B on 2 x 8 x H200": Fleet(
         "qwen3-235b-2x8",
         AicSpec(
@@ -146,6 +156,7 @@ class Thinned:
 
     def __init__(self, cost: Aic, experts: SimulatedExperts) -> None:
         self._cost = cost
+        self.spec = cost.spec
         entries = experts.layers * experts.experts
         self._more = cost.spec.moe_layers * cost.spec.experts / entries
 

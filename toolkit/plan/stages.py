@@ -11,6 +11,7 @@ from toolkit.plan.plain_data import Document, get, put
 from toolkit.policies.stages.partition import Partition
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import against, plan_stages
+from toolkit.simulate.costs import mixed_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.request import Request
 
@@ -37,9 +38,7 @@ def qoe_of(cost: CostModel) -> Qoe:
     grown = step_s(many, short) - base - by_kv * (many - few) * short
     by_request = max(0.0, grown / (many - few))
     constant = max(0.0, base - few * (by_request + by_kv * short))
-    mixed = float(getattr(getattr(cost, "decode", None), "mixed", 0.0))
-    most = float(getattr(getattr(cost, "decode", None), "mixed_most", 0.0))
-    return Qoe((constant, by_request, 0.0, 0.0, by_kv), mixed, most)
+    return Qoe((constant, by_request, 0.0, 0.0, by_kv), *mixed_of(cost))
 
 
 class Stager:

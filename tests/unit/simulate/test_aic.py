@@ -74,6 +74,23 @@ def test_a_step_is_asked_for_at_few_lengths(cost: Aic) -> None:
     assert cost._engine.asked < 100
 
 
+def test_the_longest_of_a_batch_counts_where_the_kernel_minds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
+    cost = Aic(SPEC.model_copy(update={"mixed": 1e-6, "mixed_most": 2.0}))
+    batch = np.array([4, 4]), np.array([4000, 8000])
+    even = cost.decode_s(*batch, 0.0)
+    assert cost.decode_s(*batch, 0.0, np.array([1000, 2000])) == even
+    more = cost.decode_s(*batch, 0.0, np.array([1000, 2050])) - even
+    assert more == pytest.approx(50e-6)
+    assert cost.decode_s(*batch, 0.0, np.array([1500, 2000])) - even == pytest.approx(
+        (0.04 + 0.08 - 0.08) / 1e3
+    ), "twice the attention of the first rank, which then takes longer than the second"
+    assert costs.minds_lengths(cost) and costs.mixed_of(cost) == (1e-6, 2.0)
+    assert not costs.minds_lengths(Aic(SPEC))
+
+
 def test_a_dense_model_has_no_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aic, "_compile", lambda spec: Kernels())
     dense = Aic(AicSpec(model="dense", kv_bytes=98_304))

@@ -35,9 +35,18 @@ def links_of(cost: CostModel) -> Links | None:
     return found if isinstance(found, Links) else None
 
 
+def mixed_of(cost: CostModel) -> tuple[float, float]:
+    """What mixed lengths cost a decode step: seconds for each KV token by which a rank's longest
+    request is above the mean of its batch, and at most how many times the attention; 0 and 0 where
+    the model says nothing."""
+    found = getattr(cost, "decode", None) or getattr(cost, "spec", None)
+    mixed = float(getattr(found, "mixed", 0.0))
+    return mixed, float(getattr(found, "mixed_most", 0.0)) if mixed else 0.0
+
+
 def minds_lengths(cost: CostModel) -> bool:
     """Whether a decode step takes longer where the lengths of its batch differ."""
-    return bool(getattr(getattr(cost, "decode", None), "mixed", 0.0))
+    return mixed_of(cost)[0] > 0
 
 
 def load(text: str) -> CostModel:

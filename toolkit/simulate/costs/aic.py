@@ -26,6 +26,10 @@ class AicSpec(BaseModel):
     a layer. 14.3 makes it 4.7 times slower from 16 to 128 active experts, as published (ELDR,
     arXiv 2607.00466, figure 2, Qwen3-30B-A3B at a fixed batch).
     `transfer_gb_s`, `transfer_base`: KV from prefill to decode, GB/s and seconds.
+    `mixed`: as of linear costs, at most `mixed_most` times the attention. NVIDIA's kernels were
+    measured with even lengths. On one H200 Triton's attention took 1.0e-8 s a token and layer of
+    Qwen3-30B's shape, up to three times the attention (results/gpu/lengths.json); 0: lengths do not
+    matter, as for kernels that share a long request out among the blocks.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,6 +50,8 @@ class AicSpec(BaseModel):
     distinct_base: Annotated[float, Field(ge=0)] = 14.3
     transfer_gb_s: Annotated[float, Field(gt=0)] = 40.0
     transfer_base: Annotated[float, Field(ge=0)] = 0.003
+    mixed: Annotated[float, Field(ge=0)] = 0.0
+    mixed_most: Annotated[float, Field(ge=0)] = 3.0
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -87,17 +93,21 @@ class Aic:
         requests: np.ndarray,
         kv_tokens: np.ndarray,
         distinct: float,
-        longest: np.ndarray | None = None,  # the kernels were measured with even lengths
+        longest: np.ndarray | None = None,
     ) -> float:
         most = int(requests.max())
         attention = 0.0
         moe = rest = 0.0
-        for count, tokens in zip(requests.tolist(), kv_tokens.tolist(), strict=True):
+        tall = [0] * len(requests) if longest is None else longest.tolist()
+        ranks = zip(requests.tolist(), kv_tokens.tolist(), tall, strict=True)
+        for count, tokens, tallest in ranks:
             if not count:
                 continue
             length = max(1, round(tokens / count))
             parts = self._decode(count, length)
-            attention = max(attention, parts.attention)
+            more = self.spec.mixed * max(0.0, tallest - tokens / count)
+            reading = parts.attention + min(more, self.spec.mixed_most * parts.attention)
+            attention = max(attention, reading)
             if count == most:
                 moe, rest = parts.moe, parts.rest
         if distinct and self.spec.moe_layers:
