@@ -249,8 +249,7 @@ def results() -> str:
 
 def suite() -> str:
     """What the last recorded suite said of each system."""
-    lines = (ROOT / "results" / "suite.jsonl").read_text().splitlines()
-    record = json.loads(lines[-1])
+    record = newest_line("suite")
 
     def ratio(row: dict[str, Any], key: str) -> str:
         return f"{row[key]:.2f} ({row[f'{key}_low']:.2f} to {row[f'{key}_high']:.2f}) times"
@@ -263,6 +262,35 @@ def suite() -> str:
     head = ("system", "answer", "what decides", "against", "beside it", "pairs of rounds")
     origin = f"`{record['command']}`, {record['commit']}, {record['machine']}."
     return "\n".join([*md_table(head, rows), "", origin])
+
+
+def systems() -> str:
+    """What `toolkit plan --systems` said of each of the recorded fleets."""
+    record = newest_line("systems")
+    figures = record["figures"]
+    parts = []
+    for case, found in figures["cases"].items():
+        rows = []
+        for system, row in found["answers"].items():
+            why = row["why"] + (f". {row['because'].capitalize()}" if row["because"] else "")
+            rows.append((system, row["answer"], why, row["against"]))
+        rows += [(system, "not asked", why, "") for system, why in found["left_out"].items()]
+        table = md_table(("system", "answer", "why", "against"), rows)
+        parts += [f"**{case}**", "", *table, ""]
+    checked = figures["check"]
+    parts.append(
+        f"`{record['command']}`, {record['commit']}, {figures['seeds']} seeds. Where it could be "
+        "checked: an expert of a layer at a batch of 64 takes "
+        f"{checked['kernel_us']:.2f} us by NVIDIA's kernels, and {checked['measured_us']:.2f} us on our own H100."
+    )
+    return "\n".join(parts)
+
+
+def newest_line(benchmark: str) -> dict[str, Any]:
+    """The last record of `results/BENCHMARK.jsonl`, whole."""
+    lines = (ROOT / "results" / f"{benchmark}.jsonl").read_text().splitlines()
+    record: dict[str, Any] = json.loads(lines[-1])
+    return record
 
 
 def gpu(name: str) -> str:
@@ -329,6 +357,7 @@ def gains() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys, "cli": cli, "policies": policies, "recipes": recipes, "suite": suite,
+    "systems": systems,
     "fields": fields,
     "results": results, "releases": releases, "bounds": bounds, "endpoints": endpoints,
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
