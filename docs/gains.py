@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from docs import reference
+from docs import figures, reference
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- gains -->", "<!-- end of gains -->"
@@ -22,39 +22,54 @@ CPU, SIMULATED = "2 CPU cores", "simulator"
 
 class Gain(NamedTuple):
     """One row. `result` and `price` hold `{key}`s of the record's figures; `{key!}` is a ratio or a
-    difference with its interval. `command` are words of the command that made the record."""
+    difference with its interval. `benchmark`: the record's name, `gpu/STEP` for a step of the GPU
+    checks; `words`: a piece of the command that made the record; `again`: the command that makes it
+    again, where that is another. A row with no benchmark says what nobody has shown."""
 
     what: str
     against: str
     result: str
     price: str
     where: str
-    benchmark: str
-    command: tuple[str, ...]
     page: str
+    benchmark: str = ""
+    words: str = ""
+    again: str = ""
 
 
 GAINS = (
     Gain(
         "Expert locality (`eldr`)",
-        "round robin; for time the best of five load balancers",
-        "distinct experts {distinct_ratio_rr!} times; replayed TPOT {tpot_p50_ratio!} times",
-        "none seen by clients: live TTFT {ttft_ratio!} times, tokens/s {throughput_ratio!} times",
+        "the best of five load balancers, live",
+        "no difference seen by clients: TPOT {live_tpot_p50_ratio!} times, TTFT {ttft_ratio!},"
+        " tokens/s {throughput_ratio!}",
+        "its batches have {distinct_ratio_rr!} times round robin's experts; replayed on one idle"
+        " worker they take {tpot_p50_ratio!} times the TPOT",
         CPU,
-        "eldr",
-        ("tests.benchmarks.eldr --prompts",),
         "gains.md#expert-locality",
+        "eldr",
+        "tests.benchmarks.eldr --prompts",
+        "tests.benchmarks.eldr --prompts FILE",
+    ),
+    Gain(
+        "What a distinct expert costs a decode step",
+        "the same batch of 64 with few experts",
+        "a step takes {fixed_batch.time_ratio} times as long with {fixed_batch.distinct_ratio}"
+        " times the experts",
+        "8 layers; no choice by experts was made on a GPU",
+        "one H100",
+        "gpu.md#what-has-come-of-it",
+        "gpu/experts",
     ),
     Gain(
         "Level decode ranks (`level`)",
-        "best of six load balancers, ranks whose slots are all taken",
+        "the best of six load balancers, ranks whose slots are all taken",
         "output tokens/s {slots 8.against.level.unpooled.output_tokens_s!} times",
         "no gain over the best with the pool where KV is full before the slots:"
         " {kv 8.against.level.pooled.output_tokens_s!} times; none told apart on two real ranks",
         SIMULATED,
-        "score_simulated",
-        (),
         "gains.md#level-decode-ranks",
+        "score_simulated",
     ),
     Gain(
         "First token from prefill",
@@ -62,9 +77,8 @@ GAINS = (
         "TTFT {ttft_ratio!} times",
         "longest gap in an answer {gap_ratio!} times",
         CPU,
-        "first_token",
-        (),
         "gains.md#first-token",
+        "first_token",
     ),
     Gain(
         "Late dispatch",
@@ -72,19 +86,39 @@ GAINS = (
         "the decode choice knows the prompt's experts and the ranks' load",
         "TTFT + {ttft_added_ms!} ms, where the first token comes from decode",
         CPU,
-        "late_binding",
-        (),
         "gains.md#late-dispatch",
+        "late_binding",
+    ),
+    Gain(
+        "Late dispatch with the pool, 32 in flight",
+        "both chosen at once by shortest queue",
+        "TTFT {ratio.ttft_ms!} times",
+        "TPOT {ratio.tpot_ms!} times",
+        "one H200",
+        "gpu.md#what-has-come-of-it",
+        "gpu/late",
     ),
     Gain(
         "Preemption (`preempt: strict`)",
-        "order of arrival",
-        "latency-sensitive TTFT {ls_ttft_ratio_fcfs!} times",
-        "best-effort throughput {be_throughput_ratio!} times",
+        "the best of shortest first and SGLang's priorities, each in four chunk sizes",
+        "latency-sensitive TTFT {ls_ttft_ratio_best!} times, best-effort tokens/s"
+        " {be_throughput_ratio_best!} times",
+        "against order of arrival: TTFT {ls_ttft_ratio_fcfs!} times, best-effort tokens/s"
+        " {be_throughput_ratio!} times",
         CPU,
-        "preempt",
-        ("--parts closed,calm",),
         "gains.md#preemption",
+        "preempt",
+        "--parts closed,calm",
+        "tests.benchmarks.preempt --parts closed,calm",
+    ),
+    Gain(
+        "Preemption, ten prompts of 24,576 tokens",
+        "no stop",
+        "TTFT of a short latency-sensitive prompt {hurry_ratio!} times",
+        "the long prompt's TTFT {ratio!} times",
+        "one H100",
+        "gpu.md#what-has-come-of-it",
+        "gpu/preempt",
     ),
     Gain(
         "Moves of running requests",
@@ -92,27 +126,29 @@ GAINS = (
         "{moves} moves under load: {lost} tokens lost, {different} answers changed",
         "a stream stands still for {load_stall_p50_ms} ms (p50), {load_stall_p99_ms} (p99)",
         CPU,
-        "migrate",
-        ("--part load",),
         "gains.md#moves",
+        "migrate",
+        "--part load",
+        "tests.benchmarks.migrate --part load",
+    ),
+    Gain(
+        "Direct moves",
+        "no move",
+        "{direct.512.outcomes.moved} of {direct.512.moves} took place with prompts of 512 tokens",
+        "one of four with 8,192 tokens",
+        "one H100",
+        "gpu.md#what-has-come-of-it",
+        "gpu/migrate",
+    ),
+    Gain(
+        "ELDR's and `level`'s choices, stages, relocated experts, node locality, several GPUs",
+        "",
+        "**not shown on a GPU**",
+        "",
+        "",
+        "limits.md",
     ),
 )
-
-
-def newest(benchmark: str, command: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The figures of the last record of `benchmark` whose command has all these words. KeyError:
-    there is none."""
-    found = [
-        record["figures"]
-        for record in reference.records()
-        if record["benchmark"] == benchmark
-        and "figures" in record
-        and all(words in record["command"] for words in command)
-    ]
-    if not found:
-        raise KeyError(f"results/ has no record of {benchmark} with {command}")
-    figures: dict[str, Any] = found[-1]
-    return figures
 
 
 def number(value: float) -> str:
@@ -122,12 +158,12 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.2g}"
 
 
-def filled(text: str, figures: dict[str, Any]) -> str:
+def filled(text: str, found: dict[str, Any]) -> str:
     """`text` with each `{key}` replaced by the figure at these keys (dots between them)."""
 
     def put(mark: re.Match[str]) -> str:
         *path, key = mark[1].split(".")
-        place: Any = figures
+        place: Any = found
         for part in path:
             place = place[part]
         shown = number(place[key])
@@ -141,23 +177,32 @@ def filled(text: str, figures: dict[str, Any]) -> str:
 def table(links: tuple[str, str] = IN_SITE) -> str:
     """The table in Markdown. `links`: what comes before the name of a page, and of a record."""
     pages, results = links
-    rows = []
-    for gain in GAINS:
-        figures = newest(gain.benchmark, gain.command)
-        record = f"{results}{gain.benchmark}"
-        if results.endswith("/"):
-            record += ".jsonl"
-        rows.append(
-            (
-                f"[{gain.what}]({pages}{gain.page})",
-                gain.against,
-                filled(gain.result, figures),
-                filled(gain.price, figures),
-                f"{gain.where}, [record]({record})",
-            )
-        )
-    head = ("what", "compared with", "result", "price or limit", "measured on")
+    rows = [_row(gain, pages, results) for gain in GAINS]
+    head = ("what", "compared with", "result", "price or limit", "measured on", "again")
     return "\n".join(reference.md_table(head, rows))
+
+
+def _row(gain: Gain, pages: str, results: str) -> tuple[str, ...]:
+    what = f"[{gain.what}]({pages}{gain.page})"
+    if not gain.benchmark:
+        return what, gain.against, gain.result, gain.price, gain.where, ""
+    found = figures.newest(gain.benchmark, gain.words)
+    if gain.benchmark.startswith("gpu/"):
+        step = gain.benchmark.removeprefix("gpu/")
+        record = f"{results}gpu/{step}.json" if results.endswith("/") else f"{pages}gpu.md"
+        again = f"`tests.gpu --steps {step}`"
+    else:
+        record = f"{results}{gain.benchmark}" + (".jsonl" if results.endswith("/") else "")
+        again = f"`{gain.again or f'tests.benchmarks.{gain.benchmark}'}`"
+    measured = f"{gain.where}, [record]({record})"
+    return (
+        what,
+        gain.against,
+        filled(gain.result, found),
+        filled(gain.price, found),
+        measured,
+        again,
+    )
 
 
 def in_readme(text: str, make: Callable[[tuple[str, str]], str] = table) -> str:

@@ -281,7 +281,8 @@ def systems() -> str:
     parts.append(
         f"`{record['command']}`, {record['commit']}, {figures['seeds']} seeds. Where it could be "
         "checked: an expert of a layer at a batch of 64 takes "
-        f"{checked['kernel_us']:.2f} us by NVIDIA's kernels, and {checked['measured_us']:.2f} us on our own H100."
+        f"{checked['kernel_us']:.2f} us by NVIDIA's kernels, and {checked['measured_us']:.2f} us "
+        "on the H100 that we had."
     )
     return "\n".join(parts)
 
