@@ -351,7 +351,8 @@ def place(
     ep: Annotated[int, typer.Option(help="GPUs that share the experts.")],
     out: Annotated[Path, typer.Option(help="JSON for SGLang's --init-expert-location.")],
     kind: Annotated[
-        str, typer.Option(help="joint, nodes, eplb, gimbal, milp or linear.")
+        str,
+        typer.Option(help="joint, nodes, eplb, gimbal (or gimbal@ANCHOR:SIGMAS), milp or linear."),
     ] = "joint",
     redundant: Annotated[int, typer.Option(help="Redundant experts.")] = 0,
     gpus_per_node: Annotated[int, typer.Option(help="Default: all in one node.")] = 0,

@@ -11,7 +11,11 @@ def relocate(
         help="Workers with `relocate: true`, or their URLs.",
         show_default="all decode workers of the run",
     ),
-    kind: str = typer.Option("joint", help="joint, eplb, gimbal, milp, linear, gimbal@paper."),
+    kind: str = typer.Option(
+        "joint",
+        help="joint, eplb, gimbal, milp, linear, gimbal@paper; with Gimbal's anchor and threshold: "
+        "gimbal@ANCHOR:SIGMAS, gimbal@paper:ANCHOR:SIGMAS.",
+    ),
     every: int = typer.Option(3000, help="Decode steps between two decisions."),
     tokens: int = typer.Option(8192, help="Sampled tokens that a decision takes."),
     share: float = typer.Option(0.1, help="Share of the requests that is sampled."),
@@ -31,12 +35,9 @@ def relocate(
     import logging
 
     from toolkit.limited_logs import limit_all
-    from toolkit.placement import placement_names
-    from toolkit.placement.online import PAPER, RelocationSettings
+    from toolkit.placement.online import RelocationSettings
     from toolkit.relocate.serve import serve
 
-    if kind not in (known := [*placement_names(), PAPER]):
-        raise typer.BadParameter(f"{kind!r} is none of {', '.join(known)}", param_hint="--kind")
     if not 0 < share <= 1:
         raise typer.BadParameter("above 0 and at most 1", param_hint="--share")
     try:

@@ -6,7 +6,7 @@ from toolkit.placement.alltoall import SentCopies, Wire, between, sent
 from toolkit.placement.base import Placement, from_gpus, from_sglang, load_placement
 from toolkit.placement.clusters import Laid, lay
 from toolkit.placement.eplb import eplb
-from toolkit.placement.gimbal import gimbal
+from toolkit.placement.gimbal import gimbal, gimbal_knobs
 from toolkit.placement.joint import Weights, joint
 from toolkit.placement.judge import Judgement, StepCost, judge, least_crossing
 from toolkit.placement.linear import linear
@@ -27,6 +27,7 @@ __all__ = [
     "Weights",
     "Wire",
     "between",
+    "check_placement",
     "count",
     "eplb",
     "from_gpus",
@@ -69,6 +70,17 @@ def placement_names() -> list[str]:
     return list(PLACEMENTS)
 
 
+def check_placement(name: str) -> str:
+    """The placement's name without its knobs. ValueError: an unknown one (it lists the known ones),
+    or knobs that it does not have."""
+    known, mark, knobs = name.partition("@")
+    if known not in PLACEMENTS or (mark and known != "gimbal"):
+        listed = ", ".join(placement_names())
+        raise ValueError(f"unknown placement {name!r}; known: {listed} (gimbal@ANCHOR:SIGMAS)")
+    gimbal_knobs(knobs)
+    return known
+
+
 def place(
     name: str,
     traffic: Traffic,
@@ -79,8 +91,10 @@ def place(
 ) -> Placement:
     """A placement by name. Only `joint` uses the seed and only `milp` the time limit (seconds).
 
-    Raises ValueError for unknown names (it lists the known ones) and for sizes that do not fit.
+    Raises ValueError for unknown names (as `check_placement`) and for sizes that do not fit.
     """
-    if name not in PLACEMENTS:
-        raise ValueError(f"unknown placement {name!r}; known: {', '.join(placement_names())}")
-    return PLACEMENTS[name](traffic, topology, redundant, seed, time_limit)
+    known = check_placement(name)
+    if known == "gimbal":
+        anchor, sigmas = gimbal_knobs(name.partition("@")[2])
+        return gimbal(traffic, topology, redundant, anchor=anchor, sigmas=sigmas)
+    return PLACEMENTS[known](traffic, topology, redundant, seed, time_limit)

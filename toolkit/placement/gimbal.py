@@ -7,7 +7,8 @@ An expert's GPU is the same in every layer, and the paper knows no replicas.
 Where the text is silent (ours): an expert's activation is its sum over layers, since its GPU is
 tied. Every GPU holds m/g experts, as eq. 4 has it. M keeps the expert pairs whose weight
 W_jk + W_kj (eq. 2, both directions) lies `sigmas` standard deviations above the mean, strongest
-first, for as long as both fit on the anchor ("tightening the statistical threshold").
+first, for as long as both fit on the anchor ("tightening the statistical threshold"). Anchor and
+`sigmas` are settings: `gimbal@ANCHOR:SIGMAS`.
 """
 
 import numpy as np
@@ -16,14 +17,36 @@ from toolkit.placement.base import Placement, from_gpus
 from toolkit.placement.topology import Topology
 from toolkit.placement.traffic import Traffic
 
+ANCHOR = 0
+SIGMAS = 3.0
+
+
+def gimbal_knobs(text: str) -> tuple[int, float]:
+    """The anchor GPU and the threshold of M, of `ANCHOR`, `ANCHOR:SIGMAS` or nothing.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    anchor, _, sigmas = text.partition(":")
+    try:
+        found = int(anchor or ANCHOR), float(sigmas or SIGMAS)
+    except ValueError:
+        found = (-1, -1.0)
+    if found[0] < 0 or not 0 <= found[1] < float("inf"):
+        raise ValueError(
+            f"{text!r} is no ANCHOR:SIGMAS of Gimbal's placement: give a GPU, and how many "
+            "standard deviations above the mean a pair of experts must lie, as in 2:1.5"
+        )
+    return found
+
 
 def gimbal(
     traffic: Traffic,
     topology: Topology,
     redundant: int = 0,
     *,
-    anchor: int = 0,
-    sigmas: float = 3.0,
+    anchor: int = ANCHOR,
+    sigmas: float = SIGMAS,
 ) -> Placement:
     """Algorithm 3 with GPU `anchor`; raises ValueError for redundant experts and bad sizes."""
     no_replicas(redundant, "Gimbal's Algorithm 3")

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.placement.base import Placement
-from toolkit.placement.gimbal import gimbal
+from toolkit.placement.gimbal import gimbal, gimbal_knobs
 from toolkit.placement.judge import StepCost, judge
 from toolkit.placement.relocation import aligned, arranged, copies
 from toolkit.placement.topology import Topology
@@ -48,7 +48,8 @@ PAPER = "gimbal@paper"
 class RelocationSettings:
     """How eager to move.
 
-    kind: a placement (`toolkit.placement.placement_names`), or `gimbal@paper`. every: decode steps
+    kind: a placement (`toolkit.placement.check_placement`), or `gimbal@paper`, with its anchor and
+    threshold `gimbal@paper:ANCHOR:SIGMAS`. every: decode steps
     between two decisions. tokens: the least to decide on. most_tokens: the newest that are kept.
     drift: how much further from balance than when the map was judged. expert_share: of a decode
     step's time, what expert layers take: an assumption unless it was measured. least: a gain of an
@@ -63,7 +64,23 @@ class RelocationSettings:
     expert_share: float = 0.5
     least: float = 0.01
 
+    @property
+    def paper(self) -> bool:
+        """Whether it is Gimbal's Algorithm 3 whole."""
+        return self.kind.partition(":")[0] == PAPER
+
+    @property
+    def gimbal_knobs(self) -> tuple[int, float]:
+        """Its anchor GPU and threshold."""
+        return gimbal_knobs(self.kind.partition(":")[2])
+
     def __post_init__(self) -> None:
+        from toolkit.placement import check_placement
+
+        if self.paper:
+            self.gimbal_knobs  # noqa: B018 (a wrong one raises)
+        else:
+            check_placement(self.kind)
         if self.every < 1 or not 0 < self.tokens <= self.most_tokens:
             raise ValueError(
                 f"every {self.every} steps, {self.tokens} to {self.most_tokens} tokens: give at "
@@ -158,7 +175,7 @@ class Online:
 
     def _drifted(self, current: Placement) -> bool:
         """Whether the last requests lie elsewhere. Then those before them are forgotten."""
-        if self._expected is None or self.settings.kind == PAPER:
+        if self._expected is None or self.settings.paper:
             return False
         latest: deque[Ids] = deque()
         tokens = 0
@@ -195,7 +212,7 @@ class Online:
         self._tokens = self._steps = self._fresh = 0
         self._drifts = False
         target = self._place(requests, current)
-        paper = settings.kind == PAPER
+        paper = settings.paper
         tried = target if paper else self._place(requests[::2], current)
         changed = [
             copies(before, after, self.topology)
@@ -254,9 +271,11 @@ class Online:
         from toolkit.placement import place
 
         traffic = count(np.concatenate(requests), current.experts)
-        if self.settings.kind == PAPER:
+        if self.settings.paper:
             # The anchor is fixed before the start, so its GPUs have no other names.
-            return arranged(current, gimbal(traffic, self.topology, current.redundant))
+            anchor, sigmas = self.settings.gimbal_knobs
+            placed = gimbal(traffic, self.topology, current.redundant, anchor=anchor, sigmas=sigmas)
+            return arranged(current, placed)
         target = place(self.settings.kind, traffic, self.topology, current.redundant, self.seed)
         return arranged(current, aligned(current, target, self.topology))
 

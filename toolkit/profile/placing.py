@@ -75,13 +75,19 @@ def place_all(
 
 
 def place(
-    profile: Profile, arrays: Arrays, layout: EpConfig, kind: PlacementKind, seed: int, limit: float
+    profile: Profile,
+    arrays: Arrays,
+    layout: EpConfig,
+    kind: PlacementKind,
+    seed: int,
+    limit: float,
+    knobs: str = "",
 ) -> tuple[PlacementResult, placement.Placement | None]:
     """One placement and its judgement; None (and the reason as the note) where the MILP, which
-    only fits small models, cannot be solved.
+    only fits small models, cannot be solved. `knobs`: what stands behind the kind's `@`.
 
     Raises:
-        ProfileError: sizes that do not divide, or an unknown kind.
+        ProfileError: sizes that do not divide, an unknown kind, or knobs that it does not have.
     """
     start, gap, note = time.perf_counter(), None, ""
     try:
@@ -94,7 +100,8 @@ def place(
             weights = placement.Weights(drift=layout.drift)
             found = placement.joint(known, topology, layout.redundant, seed, weights)
         else:
-            found = placement.place(kind, known, topology, layout.redundant, seed, limit)
+            name = f"{kind}@{knobs}" if knobs else kind
+            found = placement.place(name, known, topology, layout.redundant, seed, limit)
     except TimeoutError as error:
         return _empty(layout, kind, str(error)), None
     except ValueError as error:
@@ -166,12 +173,13 @@ def write_placement(
     Raises:
         ProfileError: an unknown kind, sizes that do not fit, or a path that cannot be written.
     """
-    chosen = next((known for known in KINDS if known == kind), None)
-    if chosen is None:
+    name, _, knobs = kind.partition("@")
+    chosen = next((known for known in KINDS if known == name), None)
+    if chosen is None or (knobs and chosen != "gimbal"):
         raise ProfileError(f"unknown placement {kind!r}; known: {', '.join((*KINDS, NODES))}")
     if layout.redundant and chosen in PLAIN:
         raise ProfileError(f"{kind} has no redundant experts: use joint or eplb")
-    row, found = place(profile, arrays, layout, chosen, seed, limit)
+    row, found = place(profile, arrays, layout, chosen, seed, limit, knobs)
     if found is None:
         raise ProfileError(row.note)
     save(profile, found, path)

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 
 from tests.kernels import examples
 from tests.unit.placement.cases import Case, cases
-from toolkit.placement import Topology, Traffic, gimbal
+from toolkit.placement import Topology, Traffic, check_placement, gimbal, place
+from toolkit.placement.gimbal import gimbal_knobs
+from toolkit.placement.online import RelocationSettings
 
 
 def gpu_of(placement: Any) -> list[int]:
@@ -34,6 +36,38 @@ def test_linked_experts_go_to_the_anchor_and_the_rest_to_the_least_loaded(anchor
     assert gpu[3] == gpu[6] == anchor
     assert [gpu[0], gpu[1], gpu[2]] == [1 - anchor, anchor, 1 - anchor]
     assert placement.slots == 4
+
+
+@pytest.mark.parametrize("name", ["gimbal@1:0.5", "gimbal@1", "gimbal", "gimbal@:0.5"])
+def test_anchor_and_threshold_can_be_said_with_the_name(name: str) -> None:
+    traffic, topology = Traffic(LOAD, linked(6, 3)), Topology(2)
+    anchor, sigmas = gimbal_knobs(name.partition("@")[2])
+    assert anchor == (1 if "1" in name else 0) and sigmas == (0.5 if "0.5" in name else 3.0)
+    wanted = gimbal(traffic, topology, anchor=anchor, sigmas=sigmas)
+    assert gpu_of(place(name, traffic, topology)) == gpu_of(wanted)
+    assert check_placement(name) == "gimbal"
+    settings = RelocationSettings(kind=f"gimbal@paper:{anchor}:{sigmas}")
+    assert settings.paper and settings.gimbal_knobs == (anchor, sigmas)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("gimbal@x", "no ANCHOR:SIGMAS"), ("gimbal@-1", "no ANCHOR:SIGMAS"),
+        ("gimbal@0:nan", "no ANCHOR:SIGMAS"), ("gimbal@0:-1", "no ANCHOR:SIGMAS"),
+        ("joint@1", "unknown placement"), ("nobody", "unknown placement"),
+        ("gimbal@7", "anchor GPU 7 is not one of 0 to 1"),
+    ],
+)  # fmt: skip
+def test_what_is_no_anchor_is_said(name: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        place(name, Traffic(LOAD, linked(6, 3)), Topology(2))
+
+
+@pytest.mark.parametrize("kind", ["gimbal@paper:x", "gimbal@paper:0:-1", "best", "eplb@2"])
+def test_nothing_is_moved_by_what_is_no_placement(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"no ANCHOR:SIGMAS|unknown placement"):
+        RelocationSettings(kind=kind)
 
 
 def test_both_directions_of_a_pair_count() -> None:

@@ -35,6 +35,9 @@ def test_drift_trades_balance_for_traffic(tmp_path: Path) -> None:
         (EpConfig(4, 0, 3), "joint", "nodes of 3"),
         (EpConfig(2, 2, 2), "gimbal", "no redundant experts"),
         (EpConfig(2, 0, 2), "best", "unknown placement 'best'"),
+        (EpConfig(2, 0, 2), "joint@1", "unknown placement 'joint@1'"),
+        (EpConfig(2, 0, 2), "gimbal@2", "anchor GPU 2"),
+        (EpConfig(2, 0, 2), "gimbal@0:x", "no ANCHOR:SIGMAS"),
         (EpConfig(2, 0, 2, -1.0), "joint", "drift"),
         (EpConfig(0, 0, 0), "eplb", "EP size 0"),
     ],
@@ -44,6 +47,15 @@ def test_what_cannot_be_placed(tmp_path: Path, layout: EpConfig, kind: str, word
     with pytest.raises(ProfileError, match=words):
         write_placement(*read(SHIPPED), layout, kind, path, 0, 10.0)
     assert not path.exists()
+
+
+def test_gimbals_anchor_can_be_given(tmp_path: Path) -> None:
+    held = []
+    for kind in ("gimbal@0:0.5", "gimbal@1:0.5"):
+        row = write_placement(*read(SHIPPED), EpConfig(2, 0, 2), kind, tmp_path / "x.json", 0, 10.0)
+        assert row.kind == "gimbal"
+        held.append((tmp_path / "x.json").read_text())
+    assert held[0] != held[1]
 
 
 def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
