@@ -25,9 +25,9 @@ from patches.layers import Original
 from patches.move import held
 from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
 from patches.move.incoming import learn
-from patches.move.manager import obstacle, sending_manager
+from patches.move.manager import MoveSender, obstacle, sending_manager
 from patches.scheduler_state import MovingState, current, of
-from patches.sglang_types import Batch, Req, Scheduler, Sender
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.contract.addresses import host_port
 from toolkit.contract.events import MoveState, Moving
 from toolkit.contract.move_orders import End, Ids, Send
@@ -83,7 +83,7 @@ def begin(scheduler: Scheduler, order: Send) -> None:
         return
     from sglang.srt.disaggregation.utils import KVClassType, get_kv_class
 
-    kind: Callable[..., Sender] = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
+    kind: Callable[..., MoveSender] = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
     sender = kind(
         mgr=moving.manager,
         bootstrap_addr=host_port(moving.manager.bootstrap_host, moving.manager.bootstrap_port),
@@ -105,7 +105,7 @@ def end(scheduler: Scheduler, order: End) -> None:
     held.let_go(scheduler, order.rid, order.room)
 
 
-def _of_older_releases(kind: Callable[..., Sender]) -> dict[str, object]:
+def _of_older_releases(kind: Callable[..., MoveSender]) -> dict[str, object]:
     """Arguments of a sender that it had up to 0.5.21; nobody reads them."""
     from sglang.srt.runtime_context import get_parallel
 

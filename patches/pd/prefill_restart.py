@@ -12,6 +12,8 @@ dies closes no connection. So a single failed heartbeat makes the addresses susp
 next success drops them. Transfers under way are left alone: the blip may have been the network's.
 """
 
+from typing import Protocol
+
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 from patches.pd.rank_sockets import Peer, RankSockets
@@ -36,15 +38,19 @@ class FailureCounts(dict[str, int]):
         super().__setitem__(address, failures)
 
 
+class WatchedManager(ReceivingManager, Protocol):
+    """A manager whose failures are watched."""
+
+    heartbeat_failures: FailureCounts
+
+
 def _watch_failures(original: Original[object], manager: ReceivingManager) -> object:
     manager.heartbeat_failures = FailureCounts(manager.heartbeat_failures)
     _rank_sockets().start()
     return original(manager)
 
 
-def _forget_suspect(
-    original: Original[None], manager: ReceivingManager, bootstrap_addr: str
-) -> None:
+def _forget_suspect(original: Original[None], manager: WatchedManager, bootstrap_addr: str) -> None:
     original(manager, bootstrap_addr)
     suspects = manager.heartbeat_failures.suspects
     if bootstrap_addr not in suspects:
