@@ -46,7 +46,7 @@ class WatchedManager(ReceivingManager, Protocol):
 
 def _watch_failures(original: Original[object], manager: ReceivingManager) -> object:
     manager.heartbeat_failures = FailureCounts(manager.heartbeat_failures)
-    _rank_sockets().start()
+    current().get(RankSockets).start()
     return original(manager)
 
 
@@ -73,7 +73,7 @@ def _of_living_ranks(original: Original[None], receiver: KvReceiver) -> None:
 def _lost(receiver: KvReceiver) -> dict[str, Peer]:
     """Of the request's ranks, by their endpoints."""
     peers: dict[str, Peer] = {}
-    sockets = _rank_sockets()
+    sockets = current().get(RankSockets)
     for info in receiver.bootstrap_infos or ():
         endpoint = _endpoint(info)
         peers[endpoint] = sockets.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
@@ -90,14 +90,6 @@ def _forget(receiver: KvReceiver, lost: dict[str, Peer]) -> None:
     for endpoint, peer in lost.items():
         if peer is Peer.GONE:  # what else was sent there would wait for ever
             receiver.disconnect_endpoint(endpoint)
-
-
-def _rank_sockets() -> RankSockets:
-    """Those of this process."""
-    state = current()
-    if state.rank_sockets is None:
-        state.rank_sockets = RankSockets()
-    return state.rank_sockets
 
 
 def _endpoint(info: Rank) -> str:
