@@ -15,6 +15,7 @@ held up is over by then.
 """
 
 import time
+from dataclasses import dataclass
 
 from patches.base import Hook, Patch, Process
 from patches.dp import layout
@@ -34,6 +35,13 @@ IDLE_MS = 5
 """The first request after a rest starts so much later at most."""
 
 
+@dataclass
+class LastComputed:
+    """`at`: monotonic seconds at which something was computed last."""
+
+    at: float = 0.0
+
+
 def _on_idle(original: Original[None], scheduler: Scheduler) -> None:
     from sglang.srt.runtime_context import get_parallel
 
@@ -41,10 +49,10 @@ def _on_idle(original: Original[None], scheduler: Scheduler) -> None:
     poller = getattr(scheduler.idle_sleeper, "poller", None)
     if poller is None and not layout.together(get_parallel()):
         return  # a rank that follows another one's requests
-    idle = scheduler.is_fully_idle()
+    idle, computed = scheduler.is_fully_idle(), of(scheduler).get(LastComputed)
     if scheduler.last_batch is not None or (idle and poller is not None):
-        of(scheduler).computed_at = time.monotonic()
-    elif time.monotonic() - of(scheduler).computed_at <= AWAKE_S:
+        computed.at = time.monotonic()
+    elif time.monotonic() - computed.at <= AWAKE_S:
         return
     elif poller is not None:
         poller.poll(PARKED_MS if all_parked(scheduler) else PAUSE_MS)

@@ -10,13 +10,14 @@ count into its snapshots as one more field, which every other reader passes over
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from patches import scheduler_state
 from patches.base import Hook, Patch, Process, Variant
 from patches.dp.method import chosen
 from patches.layers import Original
+from patches.scheduler_state import current, of
 from patches.sglang_types import Scheduler
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 SNAPSHOT = "sglang.srt.managers.load_snapshot"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+@dataclass
+class ReceivedRequests:
+    """That the rank has taken from its socket."""
+
+    count: int = 0
 
 
 @cache
@@ -42,9 +50,8 @@ def _count_received(
 ) -> object:
     if chosen() is not None:
         # Health checks of a busy scheduler are dropped in there: they were received all the same.
-        scheduler_state.of(scheduler).received += sum(
-            _requests_in(scheduler, each) for each in recv_reqs
-        )
+        received = of(scheduler).get(ReceivedRequests)
+        received.count += sum(_requests_in(scheduler, each) for each in recv_reqs)
     return original(scheduler, recv_reqs)
 
 
@@ -68,7 +75,7 @@ def _say_received(original: Original[msgspec.Struct], inquirer: object) -> objec
     if chosen() is None:
         return snapshot
     fields = {name: getattr(snapshot, name) for name in snapshot.__struct_fields__}
-    return counted_snapshot()(**fields, received=scheduler_state.current().received)
+    return counted_snapshot()(**fields, received=current().get(ReceivedRequests).count)
 
 
 def _read_counted() -> None:

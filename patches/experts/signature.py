@@ -21,28 +21,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse
 from patches.experts.loaded_kv import on_load
 from patches.experts.of_model import expert_count
 from patches.experts.signature_cache import SignatureCache
+from patches.experts.signature_state import Counted, SignatureState
 from patches.flags import ASKED, WRITTEN
 from patches.kv_row import kv_row
 from patches.layers import Original
-from patches.scheduler_state import SignatureState, current, of
+from patches.scheduler_state import current, of
 from patches.sglang_types import Captured, Capturer, ForwardBatch, ModelRunner, Result, ServerArgs
 from patches.steps.step_log import CAPTURER
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.limited_logs import limited_logger
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from patches.sglang_types import Batch, Scheduler
-    from toolkit.contract.events import Signature
 
 log = limited_logger("toolkit.signature")
 
@@ -103,33 +101,12 @@ def check_worker(server_args: ServerArgs) -> None:
         log.warning("toolkit: %s", said)
 
 
-@dataclass
-class Counted:
-    """What one forward counted: request `rids[i]` of `tokens[i]` has row i of int32 [R, S * E + 1].
-
-    `counts` is on the device until SGLang has copied the forward's results.
-    """
-
-    rids: list[str]
-    tokens: list[int]
-    counts: torch.Tensor
-
-    def wire(self) -> dict[str, Signature]:
-        """By request id. The counts must be on the host."""
-        from toolkit.signatures.wire import pack
-
-        return {
-            rid: pack(row[:-1], tokens, complete=bool(row[-1] == tokens))
-            for rid, tokens, row in zip(self.rids, self.tokens, self.counts.numpy(), strict=True)
-        }
-
-
 def take(result: Result) -> Counted | None:
     """What the forward of this result counted; before SGLang processes the result."""
     output = result.routed_experts_output
     if output is not None:
         return getattr(output, _COUNTED, None)
-    state = current().signature
+    state = current().get(SignatureState)
     counted, state.inline = state.inline, None
     return counted
 
@@ -151,7 +128,7 @@ def _create_cache(original: Original[None], runner: ModelRunner) -> None:
         capturer.topk_size,
         capturer.device_cache.buffer.device,
     )
-    current().signature.cache = cache
+    current().get(SignatureState).cache = cache
     log_size(cache, getattr(runner.token_to_kv_pool, "mem_usage", 0.0))
 
 
@@ -188,7 +165,7 @@ def _note_batch(
     *args: object,
     **kwargs: object,
 ) -> object:
-    state = of(scheduler).signature
+    state = of(scheduler).get(SignatureState)
     state.batch = batch
     try:
         return original(scheduler, batch, *args, **kwargs)
@@ -204,7 +181,7 @@ def _record_forward(
     cuda_graph_batch: int | None,
     no_copy_to_cpu: bool = False,
 ) -> Captured | None:
-    state = current().signature
+    state = current().get(SignatureState)
     cache = state.cache
     if cache is None or capturer.host_cache.name != CAPTURER:
         return original(capturer, forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu)
@@ -253,7 +230,7 @@ def _copy_counts(
 
 
 def _forget_loaded(slots: Tensor) -> None:
-    cache = current().signature.cache
+    cache = current().get(SignatureState).cache
     if cache is not None:
         cache.forget(slots)
 

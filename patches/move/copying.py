@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from patches.kv_row import kv_row, physical
 from patches.move import row as metadata
-from patches.sglang_types import Req, Scheduler, Sender
+from patches.move.manager import MoveSender
+from patches.sglang_types import Req, Scheduler
 from toolkit.contract.events import MoveState, Moving
 from toolkit.contract.move_orders import Send
 from toolkit.policies.precopy import Act, Copy, Next, next_act
@@ -51,7 +52,7 @@ class Outgoing:
 
     req: Req
     order: Send
-    sender: Sender
+    sender: MoveSender
     began: float
     page_tokens: int
     steps: StepTimes

@@ -9,7 +9,7 @@ both.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
@@ -31,15 +31,22 @@ class Held:
     since: float
 
 
+@dataclass
+class HeldState:
+    """Whose output is held back, by request id."""
+
+    by_request: dict[str, Held] = field(default_factory=dict)
+
+
 def hold(scheduler: Scheduler, req: Req, room: int) -> None:
     """From now on its client gets nothing from here."""
-    of(scheduler).moving.held[req.rid] = Held(req, room, time.perf_counter())
+    of(scheduler).get(HeldState).by_request[req.rid] = Held(req, room, time.perf_counter())
 
 
 def let_go(scheduler: Scheduler, rid: str, room: int) -> None:
     """It goes on here: with its next step its client gets what was held back, and at once if it has
     ended meanwhile."""
-    kept = of(scheduler).moving.held
+    kept = of(scheduler).get(HeldState).by_request
     held = kept.get(rid)
     if held is None or held.room != room:
         return
@@ -48,14 +55,22 @@ def let_go(scheduler: Scheduler, rid: str, room: int) -> None:
         scheduler.output_streamer.stream_output([held.req], held.req.return_logprob)
 
 
+def holds(scheduler: Scheduler, rid: str) -> bool:
+    """Whether this request's output is held back."""
+    return rid in of(scheduler).get(HeldState).by_request
+
+
 def overdue(scheduler: Scheduler) -> list[Held]:
     """Those of which the router has said nothing for too long."""
+    kept = of(scheduler).get(HeldState).by_request
+    if not kept:
+        return []
     until = time.perf_counter() - HOLD_S
-    return [held for held in of(scheduler).moving.held.values() if held.since < until]
+    return [held for held in kept.values() if held.since < until]
 
 
 def _passes(req: Req) -> bool:
-    kept = current().moving.held
+    kept = current().get(HeldState).by_request
     held = kept.get(req.rid)
     if held is None or held.req is not req:
         return True
@@ -68,14 +83,14 @@ def _passes(req: Req) -> bool:
 def _stream(
     original: Original[None], streamer: object, reqs: Sequence[Req], *args: object, **kwargs: object
 ) -> None:
-    if current().moving.held:
+    if current().get(HeldState).by_request:
         reqs = [req for req in reqs if _passes(req)]
     original(streamer, reqs, *args, **kwargs)
 
 
 def _abort(original: Original[None], scheduler: Scheduler, recv_req: Abort) -> None:
     original(scheduler, recv_req)
-    for rid, held in list(of(scheduler).moving.held.items()):
+    for rid, held in list(of(scheduler).get(HeldState).by_request.items()):
         # What still runs ends with its next step, and passes then.
         if held.req.finished() and (recv_req.abort_all or rid.startswith(recv_req.rid)):
             let_go(scheduler, rid, held.room)

@@ -7,10 +7,23 @@ registered the pool and the rows of metadata.
 """
 
 import copy
+from typing import Protocol
 
 from patches.move.traffic import Chunk, ChunkQueue, MoveTraffic, Observed
 from patches.pd import host_receive
-from patches.sglang_types import Scheduler, SendingManager
+from patches.sglang_types import Scheduler, Sender, SendingManager
+
+
+class CountingManager(SendingManager, Protocol):
+    """It keeps the books of what is on its way."""
+
+    toolkit_traffic: MoveTraffic
+
+
+class MoveSender(Sender, Protocol):
+    """A sender of such a manager."""
+
+    kv_mgr: CountingManager
 
 
 def obstacle(scheduler: Scheduler) -> str:
@@ -43,15 +56,14 @@ def obstacle(scheduler: Scheduler) -> str:
     return ", ".join(reason for reason, there in reasons.items() if there)
 
 
-def sending_manager(scheduler: Scheduler) -> SendingManager:
+def sending_manager(scheduler: Scheduler) -> CountingManager:
     """SGLang's manager of a prefill rank, over this decode rank's pool and metadata."""
     from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
     from sglang.srt.disaggregation.utils import DisaggregationMode, is_mla_backend
     from sglang.srt.runtime_context import get_parallel
 
     class Sending(MooncakeKVManager):  # type: ignore[misc]
-        """The receiving manager of this process has registered the same memory. It keeps the books
-        of what is on its way (`toolkit_traffic`)."""
+        """The receiving manager of this process has registered the same memory."""
 
         def __init__(self, *args: object) -> None:
             self.toolkit_traffic = MoveTraffic()

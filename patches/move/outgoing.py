@@ -18,6 +18,7 @@ its move; one that ends while they leave (a matter of milliseconds) keeps its KV
 import inspect
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
@@ -25,9 +26,9 @@ from patches.layers import Original
 from patches.move import held
 from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
 from patches.move.incoming import learn
-from patches.move.manager import obstacle, sending_manager
-from patches.scheduler_state import MovingState, current, of
-from patches.sglang_types import Batch, Req, Scheduler, Sender
+from patches.move.manager import CountingManager, MoveSender, obstacle, sending_manager
+from patches.scheduler_state import current, of
+from patches.sglang_types import Batch, Req, Scheduler
 from toolkit.contract.addresses import host_port
 from toolkit.contract.events import MoveState, Moving
 from toolkit.contract.move_orders import End, Ids, Send
@@ -46,9 +47,20 @@ AT_A_TIME = 8
 """Moves from one rank; the router's bound is lower."""
 
 
+@dataclass
+class MovingState:
+    """Requests that go on elsewhere. `manager`: None where the rank cannot send, for the reason
+    `why`. `moves` are by request id, `steps` the rank's."""
+
+    manager: CountingManager | None = None
+    why: str = "it has not started"
+    moves: dict[str, Outgoing] = field(default_factory=dict)
+    steps: StepTimes = field(default_factory=StepTimes)
+
+
 def _start(original: Original[None], scheduler: Scheduler) -> None:
     original(scheduler)
-    moving = of(scheduler).moving
+    moving = of(scheduler).get(MovingState)
     moving.why = obstacle(scheduler)
     if moving.why:
         log.warning("requests cannot be sent elsewhere from this rank: %s", moving.why)
@@ -73,17 +85,17 @@ def begin(scheduler: Scheduler, order: Send) -> None:
     req = next((req for req in scheduler.running_batch.reqs if req.rid == order.rid), None)
     if req is None or req.finished():
         return
-    moving = of(scheduler).moving
+    moving = of(scheduler).get(MovingState)
     if moving.manager is None:
         _tell(scheduler, req, Moving(order.rid, "unable", order.room, moving.why))
         return
-    reason = _refusal(moving, req, order)
+    reason = _refusal(scheduler, req, order)
     if reason:
         _tell(scheduler, req, Moving(order.rid, "refused", order.room, reason))
         return
     from sglang.srt.disaggregation.utils import KVClassType, get_kv_class
 
-    kind: Callable[..., Sender] = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
+    kind: Callable[..., MoveSender] = get_kv_class(scheduler.transfer_backend, KVClassType.SENDER)
     sender = kind(
         mgr=moving.manager,
         bootstrap_addr=host_port(moving.manager.bootstrap_host, moving.manager.bootstrap_port),
@@ -93,19 +105,19 @@ def begin(scheduler: Scheduler, order: Send) -> None:
     )
     now = time.perf_counter()
     page = int(scheduler.token_to_kv_pool_allocator.page_size)
-    moving.moves[order.rid] = Outgoing(req, order, sender, now, page, _steps(scheduler))
+    moving.moves[order.rid] = Outgoing(req, order, sender, now, page, moving.steps)
 
 
 def end(scheduler: Scheduler, order: End) -> None:
     """Nothing comes of a move: the request goes on here, if it was to stop."""
-    move = of(scheduler).moving.moves.get(order.rid)
+    move = of(scheduler).get(MovingState).moves.get(order.rid)
     if move is not None and move.order.room == order.room:
         move.sender.abort()
         _close(scheduler, move)
     held.let_go(scheduler, order.rid, order.room)
 
 
-def _of_older_releases(kind: Callable[..., Sender]) -> dict[str, object]:
+def _of_older_releases(kind: Callable[..., MoveSender]) -> dict[str, object]:
     """Arguments of a sender that it had up to 0.5.21; nobody reads them."""
     from sglang.srt.runtime_context import get_parallel
 
@@ -115,17 +127,11 @@ def _of_older_releases(kind: Callable[..., Sender]) -> dict[str, object]:
     return {"dest_tp_ranks": [parallel.tp_rank], "pp_rank": parallel.pp_rank}
 
 
-def _steps(scheduler: Scheduler) -> StepTimes:
-    moving = of(scheduler).moving
-    if moving.steps is None:
-        moving.steps = StepTimes()
-    return moving.steps
-
-
-def _refusal(moving: MovingState, req: Req, order: Send) -> str:
-    if order.rid in moving.moves or order.rid in moving.held:
+def _refusal(scheduler: Scheduler, req: Req, order: Send) -> str:
+    moves = of(scheduler).get(MovingState).moves
+    if order.rid in moves or held.holds(scheduler, order.rid):
         return "it is being moved"
-    if len(moving.moves) >= AT_A_TIME:
+    if len(moves) >= AT_A_TIME:
         return f"{AT_A_TIME} requests are being moved"
     if len(req.output_ids) < order.known:
         return f"it has {len(req.output_ids)} tokens, and not {order.known}"
@@ -137,17 +143,15 @@ def _refusal(moving: MovingState, req: Req, order: Send) -> str:
 
 def advance(scheduler: Scheduler) -> None:
     """Take every move as far as it goes now. Ranks that share requests call this alike."""
-    moving = of(scheduler).moving
-    if moving.held:
-        for each in held.overdue(scheduler):
-            event = Moving(each.req.rid, "failed", each.room, "nobody said what comes of it")
-            _tell(scheduler, each.req, event)
-            held.let_go(scheduler, each.req.rid, each.room)
-    if not moving.moves:
+    for each in held.overdue(scheduler):
+        event = Moving(each.req.rid, "failed", each.room, "nobody said what comes of it")
+        _tell(scheduler, each.req, event)
+        held.let_go(scheduler, each.req.rid, each.room)
+    moves = list(of(scheduler).get(MovingState).moves.values())
+    if not moves:
         return
     from sglang.srt.disaggregation.utils import poll_and_all_reduce
 
-    moves = list(moving.moves.values())
     acts = poll_and_all_reduce(moves, scheduler.attn_tp_cpu_group)
     for move, act in zip(moves, acts, strict=True):
         _do(scheduler, move, act)
@@ -185,7 +189,7 @@ def _end(scheduler: Scheduler, move: Outgoing, state: MoveState, reason: str = "
 
 
 def _close(scheduler: Scheduler, move: Outgoing) -> None:
-    del of(scheduler).moving.moves[move.order.rid]
+    del of(scheduler).get(MovingState).moves[move.order.rid]
     move.close(scheduler)
 
 
@@ -199,7 +203,7 @@ def _tell(scheduler: Scheduler, req: Req, event: Moving) -> None:
 
 def leave(scheduler: Scheduler, req: Req) -> None:
     """The request's KV is about to be given back."""
-    move = of(scheduler).moving.moves.get(req.rid)
+    move = of(scheduler).get(MovingState).moves.get(req.rid)
     if move is None or move.req is not req:
         return
     from sglang.srt.disaggregation.base.conn import KVPoll
@@ -223,13 +227,13 @@ def _after_step(
     original: Original[None], scheduler: Scheduler, batch: Batch, result: object
 ) -> None:
     original(scheduler, batch, result)
-    _steps(scheduler).stepped(time.perf_counter())
+    of(scheduler).get(MovingState).steps.stepped(time.perf_counter())
     advance(scheduler)
 
 
 def _before_queue(original: Original[None], scheduler: Scheduler) -> None:
     if not scheduler.running_batch.reqs:
-        _steps(scheduler).paused()
+        of(scheduler).get(MovingState).steps.paused()
     advance(scheduler)
     original(scheduler)
 
@@ -238,7 +242,7 @@ def _release(
     original: Original[None], req: Req, tree_cache: object, *args: object, **kwargs: object
 ) -> None:
     state = current()
-    if state.moving.moves and state.scheduler is not None:
+    if state.get(MovingState).moves and state.scheduler is not None:
         leave(state.scheduler, req)
     original(req, tree_cache, *args, **kwargs)
 

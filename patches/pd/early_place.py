@@ -16,6 +16,9 @@ which is for one attention TP rank per DP rank; several of them would have to ag
 saw.
 """
 
+from collections import deque
+from dataclasses import dataclass, field
+
 from patches.base import Hook, Patch, Process
 from patches.environment import on_cpu
 from patches.layers import Original
@@ -31,13 +34,22 @@ WAIT_MS = 1
 """Between two looks at whether the GPU is done."""
 
 
+@dataclass
+class EarlyState:
+    """`kept`: taken from the socket and left for the loop's own look, in order of arrival.
+    `on_gpu`: the rank looks while it waits for a result."""
+
+    kept: deque[object] = field(default_factory=deque)
+    on_gpu: bool = False
+
+
 def _begin(original: Original[None], scheduler: Scheduler) -> None:
     if reason := obstacle(scheduler):
         log.warning("early_place is off on this rank: %s", reason)
     elif on_cpu():
         look_between_layers(scheduler)
     else:
-        of(scheduler).early.on_gpu = True
+        of(scheduler).get(EarlyState).on_gpu = True
     original(scheduler)
 
 
@@ -76,7 +88,7 @@ def look(scheduler: Scheduler) -> None:
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
     receiver = scheduler.request_receiver
-    kept = of(scheduler).early.kept
+    kept = of(scheduler).get(EarlyState).kept
     kept.extend(receiver._pull_raw_reqs())
     came = []
     while kept and isinstance(kept[0], TokenizedGenerateReqInput):
@@ -92,7 +104,7 @@ def look(scheduler: Scheduler) -> None:
 
 
 def _kept_first(original: Original[list[object]], receiver: object) -> list[object]:
-    kept = current().early.kept
+    kept = current().get(EarlyState).kept
     if not kept:
         return original(receiver)
     first = list(kept)
@@ -104,7 +116,7 @@ def _look_while_it_computes(
     original: Original[None], scheduler: Scheduler, batch: Batch, result: object
 ) -> None:
     done = getattr(result, "copy_done", None)
-    if of(scheduler).early.on_gpu and done is not None:
+    if of(scheduler).get(EarlyState).on_gpu and done is not None:
         while not done.query():
             if scheduler.request_receiver.recv_from_tokenizer.poll(WAIT_MS):
                 look(scheduler)

@@ -17,7 +17,8 @@ and the hierarchical cache that writes through, since a parked request is not in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch, Variant
@@ -52,6 +53,15 @@ class Parked:
     page_size: int
 
 
+@dataclass
+class ParkedState:
+    """Finished prefills by bootstrap room. An entry leaves when it is sent, or when the scheduler
+    sees its room do anything. A thread of the KV manager sends: whoever reads holds `lock`."""
+
+    by_room: dict[int, Parked] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+
 def _park_finished(
     original: Original[None], scheduler: Scheduler, batch: Batch, result: object
 ) -> None:
@@ -64,7 +74,7 @@ def _park_finished(
         slots = pool.req_to_token[kv_row(req), :end]
         slots = physical(allocator, slots).cpu()
         parked = Parked(req, slots, allocator.page_size)
-        kept = of(scheduler).parked
+        kept = of(scheduler).get(ParkedState)
         with kept.lock:
             kept.by_room[req.bootstrap_room] = parked
 
@@ -106,7 +116,7 @@ def all_parked(scheduler: Scheduler) -> bool:
     queue = scheduler.disagg_prefill_inflight_queue
     if not queue or scheduler.waiting_queue or scheduler.disagg_prefill_bootstrap_queue.queue:
         return False
-    kept = of(scheduler).parked
+    kept = of(scheduler).get(ParkedState)
     with kept.lock:
         return all(req.bootstrap_room in kept.by_room for req in queue)
 
@@ -132,7 +142,7 @@ def _send_when_asked(
 
 def _take(room: int) -> Parked | None:
     """Who is parked for this room, from now on this thread's to send."""
-    kept = current().parked
+    kept = current().get(ParkedState)
     with kept.lock:
         parked = kept.by_room.get(room)
         if parked is None or _in_pieces(parked.req.disagg_kv_sender):
@@ -171,7 +181,7 @@ def _find_sent(original: Original[bool], scheduler: Scheduler, req: Req, poll: o
     # Over all ranks: the slowest has not heard of the decode worker yet.
     if poll == KVPoll.Bootstrapping:
         return original(scheduler, req, poll)
-    kept = current().parked
+    kept = current().get(ParkedState)
     with kept.lock:
         kept.by_room.pop(req.bootstrap_room, None)
         sent = getattr(req, _SENT, False)

@@ -12,6 +12,8 @@ dies closes no connection. So a single failed heartbeat makes the addresses susp
 next success drops them. Transfers under way are left alone: the blip may have been the network's.
 """
 
+from typing import Protocol
+
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original
 from patches.pd.rank_sockets import Peer, RankSockets
@@ -36,15 +38,19 @@ class FailureCounts(dict[str, int]):
         super().__setitem__(address, failures)
 
 
+class WatchedManager(ReceivingManager, Protocol):
+    """A manager whose failures are watched."""
+
+    heartbeat_failures: FailureCounts
+
+
 def _watch_failures(original: Original[object], manager: ReceivingManager) -> object:
     manager.heartbeat_failures = FailureCounts(manager.heartbeat_failures)
-    _rank_sockets().start()
+    current().get(RankSockets).start()
     return original(manager)
 
 
-def _forget_suspect(
-    original: Original[None], manager: ReceivingManager, bootstrap_addr: str
-) -> None:
+def _forget_suspect(original: Original[None], manager: WatchedManager, bootstrap_addr: str) -> None:
     original(manager, bootstrap_addr)
     suspects = manager.heartbeat_failures.suspects
     if bootstrap_addr not in suspects:
@@ -67,7 +73,7 @@ def _of_living_ranks(original: Original[None], receiver: KvReceiver) -> None:
 def _lost(receiver: KvReceiver) -> dict[str, Peer]:
     """Of the request's ranks, by their endpoints."""
     peers: dict[str, Peer] = {}
-    sockets = _rank_sockets()
+    sockets = current().get(RankSockets)
     for info in receiver.bootstrap_infos or ():
         endpoint = _endpoint(info)
         peers[endpoint] = sockets.peer(endpoint, receiver._connect_to_bootstrap_server(info)[0])
@@ -84,14 +90,6 @@ def _forget(receiver: KvReceiver, lost: dict[str, Peer]) -> None:
     for endpoint, peer in lost.items():
         if peer is Peer.GONE:  # what else was sent there would wait for ever
             receiver.disconnect_endpoint(endpoint)
-
-
-def _rank_sockets() -> RankSockets:
-    """Those of this process."""
-    state = current()
-    if state.rank_sockets is None:
-        state.rank_sockets = RankSockets()
-    return state.rank_sockets
 
 
 def _endpoint(info: Rank) -> str:

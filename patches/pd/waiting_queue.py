@@ -64,6 +64,17 @@ class Tick:
     ms: int
 
 
+@dataclass
+class WaitingState:
+    """`order` is None where SGLang's own stays, `read`: it is known which. `clock`: the newest
+    Tick, ms; `logged`: the one at which the log has a line."""
+
+    order: WaitingOrder | None = None
+    clock: int = 0
+    logged: int = 0
+    read: bool = False
+
+
 def wanted() -> Waiting:
     """The order that the launcher asked for. PatchError: the variable is none of `Waiting.text`."""
     text = os.environ.get(WAITING_VARIABLE, "")
@@ -112,7 +123,7 @@ def _shares_clock() -> bool:
 
 
 def _order() -> WaitingOrder | None:
-    state = current().waiting
+    state = current().get(WaitingState)
     if not state.read:
         state.read = True
         chosen = wanted()
@@ -128,7 +139,7 @@ def _share_clock(
 ) -> list[object]:
     if _order() is None:
         return original(receiver, local_reqs)
-    state = current().waiting
+    state = current().get(WaitingState)
     if _leads():
         now = int(time.monotonic() * 1000)
         if now - state.clock >= TICK_MS:
@@ -151,7 +162,7 @@ def _note_arrival(
     original: Original[None], scheduler: Scheduler, req: Req, *args: object, **kwargs: object
 ) -> None:
     if _order() is not None:
-        arrived(req, current().waiting.clock)
+        arrived(req, current().get(WaitingState).clock)
     original(scheduler, req, *args, **kwargs)
 
 
@@ -179,7 +190,7 @@ def _shortest_first(
             match,
         )
     sign = -policy.priority_sign if policy.enable_priority_scheduling else 0
-    order.sort(waiting_queue, current().waiting.clock, sign)
+    order.sort(waiting_queue, current().get(WaitingState).clock, sign)
     _say(order, len(waiting_queue))
 
 
@@ -203,15 +214,14 @@ def _share_out_buffers(
     if order is not None and len(reqs) > buffers.available_size():
         scheduler = queue.scheduler
         sign = -1 if scheduler.schedule_low_priority_values_first else 1
-        order.sort(
-            reqs, current().waiting.clock, sign if scheduler.enable_priority_scheduling else 0
-        )
+        sign = sign if scheduler.enable_priority_scheduling else 0
+        order.sort(reqs, current().get(WaitingState).clock, sign)
     return original(queue, *args, **kwargs)
 
 
 def _say(order: WaitingOrder, waiting: int) -> None:
     """A line a minute at most, while requests wait, from the rank that leads."""
-    state = current().waiting
+    state = current().get(WaitingState)
     if state.clock - state.logged < LOG_EVERY_MS or waiting < 2 or not _leads():
         return
     state.logged = state.clock

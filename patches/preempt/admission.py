@@ -13,6 +13,7 @@ so they decide alike.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, latency_sensitive
@@ -25,9 +26,18 @@ WAIT_LIMIT = 64
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
+@dataclass
+class Aside:
+    """`chunked`: a best-effort prompt, a part of which is computed. `passed`: batches and steps of
+    others since a best-effort one, while such a one waits."""
+
+    chunked: Req | None = None
+    passed: int = 0
+
+
 def _next_batch(original: Original[Plan], scheduler: Scheduler, running_batch: Batch) -> Plan:
     take_back(scheduler)
-    aside = of(scheduler).aside
+    aside = of(scheduler).get(Aside)
     chunked, waiting = scheduler.chunked_req, scheduler.waiting_queue
     best_effort_requests = [req for req in waiting if best_effort(req)]
     best_effort_chunk = chunked is not None and best_effort(chunked)
@@ -56,7 +66,7 @@ def _next_batch(original: Original[Plan], scheduler: Scheduler, running_batch: B
 
 def take_back(scheduler: Scheduler) -> None:
     """The prompt that was put aside is the scheduler's again, unless another one is half done."""
-    aside = of(scheduler).aside
+    aside = of(scheduler).get(Aside)
     if aside.chunked is not None and scheduler.chunked_req is None:
         scheduler.chunked_req, aside.chunked = aside.chunked, None
 
@@ -85,7 +95,7 @@ def only(scheduler: Scheduler, these: list[Req]) -> Iterator[None]:
 
 
 def _abort(original: Original[None], scheduler: Scheduler, recv_req: Abort) -> None:
-    aside = of(scheduler).aside.chunked
+    aside = of(scheduler).get(Aside).chunked
     if aside is None or not (recv_req.abort_all or aside.rid.startswith(recv_req.rid)):
         original(scheduler, recv_req)
         return
@@ -98,12 +108,12 @@ def _abort(original: Original[None], scheduler: Scheduler, recv_req: Abort) -> N
 
 def _not_idle(original: Original[None], scheduler: Scheduler) -> None:
     """A prompt that was put aside has KV, of which SGLang's check for leaks would know nothing."""
-    if of(scheduler).aside.chunked is None:
+    if of(scheduler).get(Aside).chunked is None:
         original(scheduler)
 
 
 def _pending_abort(original: Original[None], scheduler: Scheduler) -> None:
-    aside = of(scheduler).aside
+    aside = of(scheduler).get(Aside)
     if aside.chunked is not None and scheduler._pending_chunked_abort_req is aside.chunked:
         kept, scheduler.chunked_req = scheduler.chunked_req, aside.chunked
         original(scheduler)

@@ -52,13 +52,20 @@ class Pause:
     entered: float | None = None
 
 
+@dataclass
+class PausingState:
+    """`asked`: when answers are paused; None: they are not."""
+
+    asked: Preempting | None = None
+
+
 def _begin(original: Original[None], scheduler: Scheduler) -> None:
     asked = Preempting.read(os.environ.get(PAUSE_VARIABLE, ""))
     if asked is not None:
         if reason := obstacle(scheduler):
             log.warning("Best-effort answers are not paused here: %s", reason)
         else:
-            of(scheduler).pausing = asked
+            of(scheduler).get(PausingState).asked = asked
     original(scheduler)
 
 
@@ -108,7 +115,7 @@ def _waiting(scheduler: Scheduler) -> list[Req]:
 def _process_queue(original: Original[None], scheduler: Scheduler) -> None:
     """Latency-sensitive requests are let in first; paused answers stay so as long as one of them
     waits."""
-    asked = of(scheduler).pausing
+    asked = of(scheduler).get(PausingState).asked
     if asked is None:
         original(scheduler)
         return
@@ -168,7 +175,7 @@ def _goes_on(scheduler: Scheduler, req: Req, now: float) -> None:
 
 
 def _next_batch(original: Original[object], scheduler: Scheduler, running_batch: Batch) -> object:
-    asked = of(scheduler).pausing
+    asked = of(scheduler).get(PausingState).asked
     if asked is not None and _waiting(scheduler):
         running_batch.filter_batch()
         if not running_batch.is_empty():

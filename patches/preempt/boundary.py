@@ -25,24 +25,21 @@ before the last one is through: one slice is in the queue, another one runs, and
 two at most.
 """
 
-from __future__ import annotations
-
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
 from patches.classes import best_effort, latency_sensitive
 from patches.dp import layout
 from patches.environment import on_cpu
+from patches.experts.signature_state import SignatureState
 from patches.layers import Original
 from patches.preempt import gave_way
 from patches.preempt.admission import only
-from patches.scheduler_state import BoundaryState, current, of
+from patches.preempt.boundary_state import BestEffortBatch, BoundaryState
+from patches.scheduler_state import current, of
 from patches.sglang_types import Batch, Layer, Req, Scheduler
 from patches.steps import step_log, stops
 from patches.steps.sent_time import sent_at
@@ -53,10 +50,6 @@ from toolkit.policies.preemption.boundary import Boundary, Urgent
 from toolkit.policies.preemption.bounds import Bounds, Paused
 from toolkit.policies.preemption.named import boundary_policy
 
-if TYPE_CHECKING:
-    from torch.cuda import Event
-
-
 log = limited_logger("toolkit.preempt")
 
 _PAUSED = "_toolkit_paused"
@@ -64,20 +57,6 @@ SOONEST_S = 0.001
 """Between two looks: where layers are shorter, a look at each would cost more than it is worth."""
 AHEAD = 2
 """Boundaries whose GPU work may be under way when the next one looks."""
-
-
-@dataclass
-class BestEffortBatch:
-    """The best-effort batch that runs. Times are seconds."""
-
-    batch: Batch
-    began: float
-    at: float
-    """The last boundary."""
-    slice_s: float = 0.0
-    paused_s: float = 0.0
-    pauses: int = 0
-    events: deque[Event] = field(default_factory=deque)
 
 
 def _begin(original: Original[None], scheduler: Scheduler) -> None:
@@ -129,7 +108,7 @@ def layers_of(scheduler: Scheduler) -> Sequence[Layer] | None:
 
 def look_between_layers(scheduler: Scheduler, asked: Preempting) -> None:
     """The loop's own look precedes the first layer."""
-    state = of(scheduler).boundary
+    state = of(scheduler).get(BoundaryState)
     state.policy = boundary_policy(asked.policy)
     state.bounds, state.slice = Bounds(asked.pauses, asked.seconds), asked.slice
     state.experts = asked.experts
@@ -158,7 +137,7 @@ def _note_batch(
     *args: object,
     **kwargs: object,
 ) -> object:
-    state = of(scheduler).boundary
+    state = of(scheduler).get(BoundaryState)
     if state.policy is None or state.running is not None:
         return original(scheduler, batch, *args, **kwargs)
     extend = batch.forward_mode.is_extend() and not batch.forward_mode.is_mixed()
@@ -174,7 +153,7 @@ def _note_batch(
 
 def _before(scheduler: Scheduler, done: int, given: tuple[object, ...], slice_over: bool) -> None:
     """Before layer `done` of whatever forward runs; `given`: what the layer is called with."""
-    state = of(scheduler).boundary
+    state = of(scheduler).get(BoundaryState)
     if state.running is None:
         return
     state.done = done
@@ -188,7 +167,7 @@ def look(scheduler: Scheduler | None) -> None:
     requests."""
     if scheduler is None:
         return
-    state = of(scheduler).boundary
+    state = of(scheduler).get(BoundaryState)
     running, done = state.running, state.done
     if running is None:
         return
@@ -219,7 +198,7 @@ def _take_in(scheduler: Scheduler) -> None:
     """Take in the requests that have come."""
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
-    kept = of(scheduler).boundary.kept
+    kept = of(scheduler).get(BoundaryState).kept
     kept.extend(scheduler.request_receiver.recv_requests())
     taken = []
     while kept and isinstance(kept[0], TokenizedGenerateReqInput):
@@ -242,7 +221,7 @@ def _yields(scheduler: Scheduler, running: BestEffortBatch, done: int) -> bool:
     waiting = [req for req in scheduler.waiting_queue if latency_sensitive(req)]
     if not waiting:
         return False
-    return _agreed(lambda: _says_yield(of(scheduler).boundary, running, done, waiting))
+    return _agreed(lambda: _says_yield(of(scheduler).get(BoundaryState), running, done, waiting))
 
 
 def _ranks() -> int:
@@ -341,7 +320,7 @@ def _may_begin(scheduler: Scheduler, running: BestEffortBatch, began: float) -> 
 
     def says() -> bool:
         since = time.monotonic() - began
-        bounds = of(scheduler).boundary.bounds
+        bounds = of(scheduler).get(BoundaryState).bounds
         return all(bounds.may_go_on(_paused(req), since) for req in running.batch.reqs)
 
     return _agreed(says)
@@ -369,7 +348,8 @@ def _run(scheduler: Scheduler, batch: Batch) -> None:
     result = scheduler.run_batch(batch)
     scheduler.process_batch_result(batch, result)
     if batch.extend_num_tokens:
-        of(scheduler).boundary.rate_s = (time.monotonic() - began) / batch.extend_num_tokens
+        took = time.monotonic() - began
+        of(scheduler).get(BoundaryState).rate_s = took / batch.extend_num_tokens
     if scheduler.disaggregation_mode.value == "prefill":
         scheduler.process_disagg_prefill_inflight_queue()
         return
@@ -388,13 +368,13 @@ def _put_back(scheduler: Scheduler, running: BestEffortBatch) -> Iterator[None]:
     """What the forward that stands still keeps in shared places."""
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
-    state = of(scheduler).boundary
+    state = of(scheduler).get(BoundaryState)
     capturer, forward = get_global_experts_capturer(), state.forward
     assert forward is not None, "one stands still"
     buffer = None if capturer is None else capturer.device_cache.buffer
     rows = 0 if buffer is None else min(len(buffer), len(forward.input_ids))
     chosen = None if buffer is None else buffer[:rows].clone()
-    kept = of(scheduler).signature
+    kept = of(scheduler).get(SignatureState)
     noted, done = kept.batch, state.done
     chunked, scheduler.chunked_req = scheduler.chunked_req, None
     full, debug = scheduler.running_batch.batch_is_full, scheduler.cur_batch_for_debug
@@ -417,7 +397,7 @@ def _kept_first(
     original: Original[Iterable[object] | None], receiver: object, *args: object, **kwargs: object
 ) -> Iterable[object] | None:
     received = original(receiver, *args, **kwargs)
-    state = current().boundary
+    state = current().get(BoundaryState)
     if not state.kept or state.running is not None:
         return received
     kept = list(state.kept)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from patches.base import EITHER, Hook, Patch
 from patches.layers import Original, Returned
 from patches.preempt import boundary
+from patches.preempt.boundary_state import BoundaryState
 from patches.scheduler_state import current
 from toolkit.contract.variables import PREEMPT_VARIABLE
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def _layer(
     original: Original[Returned], layer: object, *args: object, **kwargs: object
 ) -> Returned:
-    state = current().boundary
+    state = current().get(BoundaryState)
     state.experts_left.append(state.experts)
     try:
         return original(layer, *args, **kwargs)
@@ -33,7 +34,7 @@ def _layer(
 
 
 def _expert(original: Original[Returned], activation: object, x: Tensor) -> Returned:
-    state = current().boundary
+    state = current().get(BoundaryState)
     left = state.experts_left
     if left and left[-1]:
         left[-1] -= 1

@@ -141,9 +141,7 @@ class Desk:
 def desk_of(manager: TokenizerManager) -> Desk:
     """That of this server."""
     state = server_state.of(manager)
-    if state.relocations is None:
-        state.relocations = Desk(manager)
-    return state.relocations
+    return state.find(Desk) or state.keep(Desk(manager))
 
 
 async def present(desk: Desk) -> tuple[int, dict[str, object]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patches.base import EITHER, Hook, Patch
@@ -32,6 +33,13 @@ log = limited_logger("toolkit.relocate")
 _EPLB = "sglang.srt.eplb"
 WEIGHTS = "routed_experts_weights_of_layer"
 """By layer, the tensors of its experts; a model that SGLang cannot move has none."""
+
+
+@dataclass
+class MapSerial:
+    """`number`: orders that were carried out."""
+
+    number: int = 0
 
 
 def obstacle(scheduler: Scheduler) -> str:
@@ -93,7 +101,7 @@ def _answer(scheduler: Scheduler, order: RelocationOrder) -> Relocated:
     from sglang.srt.runtime_context import get_exec, get_parallel
 
     number, dp_rank, problem = order.number, layout.rank(scheduler), obstacle(scheduler)
-    state = of(scheduler)
+    serial = of(scheduler).get(MapSerial)
     metadata = get_global_expert_location_metadata()
     if metadata is None:
         return Relocated(number, dp_rank, problem)
@@ -106,7 +114,7 @@ def _answer(scheduler: Scheduler, order: RelocationOrder) -> Relocated:
             number,
             dp_rank,
             problem,
-            state.relocations,
+            serial.number,
             _rows(metadata),
             known,
             metadata.num_logical_experts,
@@ -115,20 +123,18 @@ def _answer(scheduler: Scheduler, order: RelocationOrder) -> Relocated:
             metadata.ep_size // parallel.nnodes,
             str(get_exec().moe.ep_dispatch_algorithm),
         )
-    if not problem and order.serial != state.relocations:
-        problem = (
-            f"the map is number {state.relocations} by now, the order builds on {order.serial}"
-        )
+    if not problem and order.serial != serial.number:
+        problem = f"the map is number {serial.number} by now, the order builds on {order.serial}"
     if not problem:
         problem = wrong(order.rows, known, slots, metadata.num_logical_experts)
     if problem:
-        return Relocated(number, dp_rank, problem, state.relocations)
+        return Relocated(number, dp_rank, problem, serial.number)
     begin = time.perf_counter()
     came = _install(scheduler, metadata, weights, order.rows)
-    state.relocations += 1
+    serial.number += 1
     seconds = time.perf_counter() - begin
     rows = _rows(metadata)
-    return Relocated(number, dp_rank, "", state.relocations, rows, seconds=seconds, bytes=came)
+    return Relocated(number, dp_rank, "", serial.number, rows, seconds=seconds, bytes=came)
 
 
 def _rows(metadata: ExpertMap) -> dict[int, Row]:

@@ -2,7 +2,11 @@
 
 SGLang has its own classes for these, but nothing is imported of it before a worker starts, and a
 type checker that followed its imports would take minutes. A field stands here once a patch reads
-it. What a release lacks is asked for by name (`getattr`), and does not stand here.
+it. What a release lacks is asked for by name (`getattr`), and does not stand here. Nor does what a
+patch puts in a field's place: that patch has a protocol of its own, which adds it.
+
+Each file imports those before it alone: `flags`, `snapshots`, `transfer`, `requests`, `models`,
+`scheduling`, `server`.
 """
 
 from patches.sglang_types.flags import (
@@ -20,6 +24,7 @@ from patches.sglang_types.models import (
     ExpertMap,
     ExpertRank,
     ForwardBatch,
+    ForwardMode,
     Group,
     HostCache,
     Layer,
@@ -64,7 +69,6 @@ from patches.sglang_types.scheduling import (
     Channels,
     DecodeRequest,
     Dispatcher,
-    ForwardMode,
     KvPool,
     Mode,
     Output,

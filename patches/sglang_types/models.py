@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from patches.sglang_types.flags import ModelConfig, ServerArgs
+from patches.sglang_types.requests import Req
 
 if TYPE_CHECKING:
     from torch import Tensor, device
-
-    from patches.sglang_types.requests import Req
-    from patches.sglang_types.scheduling import ForwardMode
 
 
 class RequestTable(Protocol):
@@ -29,6 +27,18 @@ class SlotAllocator(Protocol):
     page_size: int
 
     def free(self, free_index: Tensor) -> None: ...
+
+
+class ForwardMode(Protocol):
+    """What a batch is run for."""
+
+    def is_decode(self) -> bool: ...
+
+    def is_extend(self) -> bool: ...
+
+    def is_extend_without_speculative(self) -> bool: ...
+
+    def is_mixed(self) -> bool: ...
 
 
 class ForwardBatch(Protocol):

@@ -7,7 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, Self
 
 from patches.sglang_types.flags import ModelConfig, ServerArgs
-from patches.sglang_types.models import ModelRunner, PenaltyState, RequestTable, SlotAllocator
+from patches.sglang_types.models import (
+    ForwardMode,
+    ModelRunner,
+    PenaltyState,
+    RequestTable,
+    SlotAllocator,
+)
 from patches.sglang_types.requests import Abort, Req
 from patches.sglang_types.transfer import (
     MetadataBuffers,
@@ -18,18 +24,6 @@ from patches.sglang_types.transfer import (
 if TYPE_CHECKING:
     import zmq
     from torch import Tensor
-
-
-class ForwardMode(Protocol):
-    """What a batch is run for."""
-
-    def is_decode(self) -> bool: ...
-
-    def is_extend(self) -> bool: ...
-
-    def is_extend_without_speculative(self) -> bool: ...
-
-    def is_mixed(self) -> bool: ...
 
 
 class Batch(Protocol):

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     import zmq
     from torch import Tensor
 
-    from patches.move.traffic import MoveTraffic
-    from patches.pd.prefill_restart import FailureCounts
-
 
 class Sender(Protocol):
     """SGLang's Mooncake sender: it sends one request's KV to a decode worker."""
@@ -57,7 +54,7 @@ class KvArguments(Protocol):
 
 
 class SendingManager(Protocol):
-    """SGLang's KV manager of a rank that sends. Those of `patches.move.manager` keep books."""
+    """SGLang's KV manager of a rank that sends."""
 
     kv_args: KvArguments
     kv_item_lens_sum: int
@@ -69,7 +66,6 @@ class SendingManager(Protocol):
     system_dp_size: int
     bootstrap_host: str
     bootstrap_port: int
-    toolkit_traffic: MoveTraffic
 
     def record_failure(self, bootstrap_room: int, failure_reason: str) -> None: ...
 
@@ -80,7 +76,7 @@ class ReceivingManager(Protocol):
     """SGLang's KV manager of a rank that receives: what it knows of prefill workers."""
 
     kv_args: KvArguments
-    heartbeat_failures: FailureCounts
+    heartbeat_failures: dict[str, int]
     connection_lock: AbstractContextManager[object]
     connection_pool: dict[str, list[Rank]]
     prefill_info_table: dict[str, object]

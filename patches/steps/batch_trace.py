@@ -31,8 +31,9 @@ from toolkit.contract.variables import TRACE_VARIABLE
 class Trace:
     """The file of this process."""
 
-    def __init__(self, path: str) -> None:
-        self.file = open(f"{path}.{os.getpid()}", "a", buffering=1)  # noqa: SIM115
+    def __init__(self) -> None:
+        path = f"{os.environ[TRACE_VARIABLE]}.{os.getpid()}"
+        self.file = open(path, "a", buffering=1)  # noqa: SIM115
 
 
 def _traced(
@@ -49,9 +50,6 @@ def _traced(
     requests = [_of(req, decode) for req in batch.reqs]
     began = time.monotonic()
     result = original(scheduler, batch, *args, **kwargs)
-    state = of(scheduler)
-    if state.trace is None:
-        state.trace = Trace(os.environ[TRACE_VARIABLE])
     line = {
         "phase": "decode" if decode else "prefill",
         "began": began,
@@ -59,7 +57,7 @@ def _traced(
         "requests": requests,
         "pauses": [[stop.began, stop.ended, stop.layers] for stop in stops_of(batch)],
     }
-    state.trace.file.write(json.dumps(line) + "\n")
+    of(scheduler).get(Trace).file.write(json.dumps(line) + "\n")
     return result
 
 

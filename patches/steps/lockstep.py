@@ -17,7 +17,7 @@ were counted there anyway, and ceil(E / 8) bytes a layer and step in its log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 
 KEPT = 64
 """Forwards whose results were never processed are forgotten."""
+
+
+@dataclass
+class Lockstep:
+    """The all-gathers that this rank has taken part in, and the one before each forward."""
+
+    count: int = 0
+    forwards: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def packed(used: list[NDArray[np.bool_] | None]) -> NDArray[np.uint8]:
 
 
 def _count(original: Original[object], adapter: object, local_batch: object) -> object:
-    current().lockstep.count += 1
+    current().get(Lockstep).count += 1
     return original(adapter, local_batch)
 
 
@@ -91,7 +99,7 @@ def _note(
     **kwargs: object,
 ) -> object:
     result = original(scheduler, batch, *args, **kwargs)
-    lockstep = of(scheduler).lockstep
+    lockstep = of(scheduler).get(Lockstep)
     if lockstep.count:
         if len(lockstep.forwards) > KEPT:
             lockstep.forwards.clear()

@@ -27,7 +27,7 @@ from patches.dp import layout
 from patches.layers import Original
 from patches.scheduler_state import current, of
 from patches.sglang_types import Batch, Captured, Capturer, ForwardBatch, Scheduler
-from patches.steps.lockstep import GroupSteps, group_size, packed
+from patches.steps.lockstep import GroupSteps, Lockstep, group_size, packed
 from patches.steps.request_times import finished_rows
 from patches.steps.stops import stops_of
 
@@ -144,10 +144,7 @@ class StepLog:
 
 def step_log() -> StepLog:
     """That of this process."""
-    state = current()
-    if state.step_log is None:
-        state.step_log = StepLog()
-    return state.step_log
+    return current().get(StepLog)
 
 
 def used_experts(ids: Tensor) -> np.ndarray:
@@ -222,7 +219,7 @@ def _log_step(original: Original[None], scheduler: Scheduler, batch: Batch, resu
     original(scheduler, batch, result)
     now = time.monotonic()
     forward = log.forwards.pop(batch.forward_iter, None)
-    step = of(scheduler).lockstep.forwards.pop(batch.forward_iter, 0)
+    step = of(scheduler).get(Lockstep).forwards.pop(batch.forward_iter, 0)
     step = step if step and group_size() > 1 else 0
     end, cpu = (now, log.previous_cpu) if forward is None else (forward.end, forward.end_cpu)
     if live:

@@ -109,11 +109,9 @@ def _loads(manager: TokenizerManager) -> list[tuple[LoadReading, float]]:
 def hub_of(manager: TokenizerManager) -> EventHub:
     """That of this server."""
     state = server_state.of(manager)
-    if state.events is None:
-        state.events = EventHub(
-            lambda: bool(manager.rid_to_state), lambda: _loads(manager), heartbeat.read_ranks
-        )
-    return state.events
+    return state.find(EventHub) or state.keep(
+        EventHub(lambda: bool(manager.rid_to_state), lambda: _loads(manager), heartbeat.read_ranks)
+    )
 
 
 def _silent_ranks(manager: TokenizerManager) -> list[int]:

@@ -129,9 +129,7 @@ class ExpertHub:
 def hub_of(manager: TokenizerManager) -> ExpertHub:
     """That of this server."""
     state = server_state.of(manager)
-    if state.experts is None:
-        state.experts = ExpertHub(event_stream.hub_of(manager).publish)
-    return state.experts
+    return state.find(ExpertHub) or state.keep(ExpertHub(event_stream.hub_of(manager).publish))
 
 
 def _dispatch_frames(original: Original[None], manager: TokenizerManager) -> None:

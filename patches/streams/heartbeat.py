@@ -114,14 +114,15 @@ def _folder() -> Path | None:
 def _of(scheduler: Scheduler) -> SchedulerProgress:
     """This process's own."""
     state = of(scheduler)
-    if state.rounds is None:
-        folder, out = _folder(), None
-        if folder is not None:
-            reports = scheduler.ipc_channels.send_to_tokenizer.socket is not None
-            own, pid = heartbeat.scheduler(layout.rank(scheduler)), os.getpid()
-            out = HeartbeatFile(folder / (own if reports else heartbeat.follower(pid)))
-        state.rounds = SchedulerProgress(out, UsualTimes(shapes=not on_cpu()))
-    return state.rounds
+    rounds = state.find(SchedulerProgress)
+    if rounds is not None:
+        return rounds
+    folder, out = _folder(), None
+    if folder is not None:
+        reports = scheduler.ipc_channels.send_to_tokenizer.socket is not None
+        own, pid = heartbeat.scheduler(layout.rank(scheduler)), os.getpid()
+        out = HeartbeatFile(folder / (own if reports else heartbeat.follower(pid)))
+    return state.keep(SchedulerProgress(out, UsualTimes(shapes=not on_cpu())))
 
 
 def _come_round(
@@ -169,7 +170,7 @@ def _rest(original: Original[None], scheduler: Scheduler) -> None:
 
 
 def _move_experts(original: Original[None], manager: TokenizerManager) -> None:
-    rounds = current().rounds
+    rounds = current().find(SchedulerProgress)
     if rounds is None:
         original(manager)
         return

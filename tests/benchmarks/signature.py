@@ -63,7 +63,7 @@ class Case:
 
     def end(self, counts: Any) -> bytes:
         """Its part when they are on the host."""
-        from patches.experts.signature import Counted
+        from patches.experts.signature_state import Counted
 
         return Counted(["r"], [self.tokens], counts.view(1, -1)).wire()["r"].counts
 

@@ -82,13 +82,14 @@ def main() -> None:
     declare_torchvision_operators()
     import patches
     from patches.pd.waiting_order import MATCHES_A_ROUND
+    from patches.pd.waiting_queue import WaitingState
     from patches.scheduler_state import current
 
     patches.register()
     policy, reqs = _queue()
     busy, idle = [], []
     for counter in range(int(sys.argv[1])):
-        current().waiting.clock += 50
+        current().get(WaitingState).clock += 50
         busy.append(_round(policy, reqs, counter))
         for _ in range(WAITING // MATCHES_A_ROUND + 1):
             _round(policy, reqs, counter)  # until all are matched, as they would be in time

@@ -107,7 +107,7 @@ class Worker:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(step_log, "time", clock)
-    monkeypatch.setattr(current(), "step_log", step_log.StepLog())
+    monkeypatch.setitem(current().parts, step_log.StepLog, step_log.StepLog())
     monkeypatch.setattr(step_log, "_flush", lambda scheduler: None)  # the test takes the rows
     return clock
 
@@ -197,7 +197,7 @@ def test_every_request_has_the_steps_between_its_first_and_last(
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         patch.setattr(step_log, "time", clock)
-        patch.setattr(current(), "step_log", step_log.StepLog())
+        patch.setitem(current().parts, step_log.StepLog, step_log.StepLog())
         patch.setattr(step_log, "_flush", lambda scheduler: None)
         worker = Worker(clock, overlap=False)
         waiting = [(start, Req([1] * (i + 1), limit)) for i, (start, limit) in enumerate(plan)]
@@ -244,7 +244,7 @@ def test_a_resumed_request_is_timed_from_here_on(clock: Clock) -> None:
 
 
 def test_a_real_thread_is_never_charged_for_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current(), "step_log", step_log.StepLog())
+    monkeypatch.setitem(current().parts, step_log.StepLog, step_log.StepLog())
     monkeypatch.setattr(step_log, "_flush", lambda scheduler: None)
     clock = SimpleNamespace(run=lambda seconds, cpu: time.sleep(seconds), now=time.monotonic())
     worker, req = Worker(clock), Req([1], limit=4)  # type: ignore[arg-type]

@@ -96,8 +96,9 @@ def test_every_type_is_given_by_the_package() -> None:
     assert all(issubclass(kind, Protocol) or kind.__name__ == "Picks" for kind in protocols())
 
 
-def test_nothing_of_sglang_is_imported_for_them() -> None:
+def test_nothing_of_sglang_is_imported_for_them_and_no_patch() -> None:
     for module in MODULES:
         assert isinstance(module, ModuleType)
         text = inspect.getsource(module)
         assert not re.search(r"^\s*(import|from) sglang", text, re.M)
+        assert not re.search(r"^\s*(import|from) patches(?!\.sglang_types)", text, re.M)

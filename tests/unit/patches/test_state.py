@@ -1,13 +1,16 @@
-"""What patches keep is in two objects, and nowhere else in their modules."""
+"""What patches keep hangs on two objects, by its class, and is nowhere else in their modules."""
 
 import ast
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from patches import scheduler_state, server_state
+from patches.state_by_class import StateByClass
 
 PATCHES = Path(scheduler_state.__file__).parent
 OUTSIDE = {
@@ -59,7 +62,7 @@ def found() -> dict[str, set[str]]:
 
 
 def test_no_module_of_a_patch_keeps_anything() -> None:
-    assert found() == OUTSIDE, "keep it in patches/scheduler_state.py or patches/server_state.py"
+    assert found() == OUTSIDE, "keep it in a class: patches/state_by_class.py"
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,36 @@ def test_the_state_hangs_on_the_scheduler_and_is_the_process_s(
     assert state is scheduler_state.of(scheduler) is scheduler_state.current()
     assert state is getattr(scheduler, scheduler_state.ATTRIBUTE)
     assert state.scheduler is scheduler
+
+
+@dataclass
+class Counted:
+    number: int = 0
+
+
+def test_there_is_one_object_of_a_class() -> None:
+    state = StateByClass()
+    assert state.find(Counted) is None
+    state.get(Counted).number = 3
+    assert state.get(Counted) == state.find(Counted) == Counted(3)
+    one = Counted(5)
+    assert state.keep(one) is one is state.get(Counted)
+
+
+def test_threads_that_ask_at_once_get_the_same_object() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    class Slow:
+        def __init__(self) -> None:
+            both.wait()
+
+    state, got = StateByClass(), set[Slow]()
+    threads = [threading.Thread(target=lambda: got.add(state.get(Slow))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {state.get(Slow)}
 
 
 def test_each_server_has_a_state_of_its_own() -> None:

@@ -9,6 +9,7 @@ import zmq
 from sglang.srt.managers.scheduler_components.idle_sleeper import IdleSleeper
 from patches.cpu import idle
 from patches.dp import layout
+from patches.pd.early_send import ParkedState
 from patches.scheduler_state import current
 
 context = zmq.Context()
@@ -22,7 +23,7 @@ housekeeping = []
 def rounds(count, fully_idle, sleeper, last_batch=None, scheduler=None, together=False):
     if scheduler is None:  # one that has just started
         scheduler = SimpleNamespace(idle_sleeper=sleeper)
-        current().computed_at = 0.0
+        current().keep(idle.LastComputed())
     layout.together = lambda parallel: together
     scheduler.disagg_prefill_inflight_queue = inflight
     scheduler.waiting_queue, scheduler.disagg_prefill_bootstrap_queue = waiting, bootstrap
@@ -42,14 +43,14 @@ found = {
     "together, computing": rounds(40, True, None, "a batch", together=True) < 0.2,
 }
 inflight = [SimpleNamespace(bootstrap_room=room) for room in (1, 2)]
-current().parked.by_room.update({1: None, 2: None, 3: None})
+current().get(ParkedState).by_room.update({1: None, 2: None, 3: None})
 found["parked"] = rounds(10, False, sleeper) >= 0.1
 waiting = ["a prompt"]
 found["a prompt waits"] = rounds(10, False, sleeper) < 0.1
 waiting, bootstrap.queue = [], ["a room"]
 found["a room waits"] = rounds(10, False, sleeper) < 0.1
 bootstrap.queue = []
-del current().parked.by_room[2]
+del current().get(ParkedState).by_room[2]
 found["one is sent"] = rounds(10, False, sleeper) < 0.1
 idle.PAUSE_MS, idle.AWAKE_S = 20_000, 3600.0
 busy = SimpleNamespace(idle_sleeper=sleeper)

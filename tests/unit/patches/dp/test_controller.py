@@ -276,7 +276,7 @@ def count(number):
         Scheduler.process_input_requests(scheduler, [number])
     except AttributeError:  # what it does with them is not played
         pass
-    return scheduler_state.current().received
+    return scheduler_state.current().get(load_count.ReceivedRequests).count
 print("say", [count(1), count(0), count(3)])
 plain = LoadSnapshot(timestamp=2.5, dp_rank=1, num_used_tokens=7)
 tagged = load_count._say_received(lambda inquirer: plain, None)

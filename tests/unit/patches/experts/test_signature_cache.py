@@ -14,7 +14,7 @@ import patches.experts.signature_cache
 from patches.base import PatchError
 from patches.experts.signature import wanted_layers
 from patches.experts.signature_cache import SignatureCache
-from patches.scheduler_state import SignatureState
+from patches.experts.signature_state import SignatureState
 from tests.kernels import examples
 
 torch = pytest.importorskip("torch")

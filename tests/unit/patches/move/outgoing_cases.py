@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from patches.move import copying, held, outgoing, row, traffic
 from patches.move.copying import Outgoing, StepTimes
-from patches.move.outgoing import advance, end, leave
+from patches.move.held import Held, HeldState
+from patches.move.outgoing import MovingState, advance, end, leave
 from patches.move.traffic import MoveTraffic
 from patches.scheduler_state import current
 from toolkit.contract.events import decode, encode
@@ -75,6 +76,16 @@ class Sender:
         raise RuntimeError("the target is gone")
 
 
+def moves() -> dict[str, Outgoing]:
+    """Those of this process."""
+    return current().get(MovingState).moves
+
+
+def held_back() -> dict[str, Held]:
+    """Whose output this process holds back."""
+    return current().get(HeldState).by_request
+
+
 class Allocator:
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
@@ -117,15 +128,14 @@ class Source:
             disagg_metadata_buffers=MetadataBuffers(4, 16, torch.float32, 8),
             output_streamer=SimpleNamespace(stream_output=self.stream),
         )
-        moving = current().moving
-        moving.moves.clear()
-        moving.held.clear()
+        current().keep(MovingState())
+        current().keep(HeldState())
         self.steps = StepTimes()
         for at in (1.0, 1.001, 1.002):
             self.steps.stepped(at)
         sender: Any = self.sender
         self.move = Outgoing(self.req, order, sender, CLOCK.now, page, self.steps)
-        moving.moves[order.rid] = self.move
+        moves()[order.rid] = self.move
 
     def stream(self, reqs: list[Any], return_logprob: bool) -> None:
         """As SGLang's streamer, under our hook."""
@@ -213,8 +223,8 @@ def test_every_page_is_sent_once_and_the_ids_go_with_the_last(
     assert one.states
     if one.states != ["cut"]:
         assert one.states[0] in ("slow", "replay") and one.event[0].reason
-        assert one.sender.aborted and one.sender.cleared and not current().moving.held
-        assert one.rows.available_size() == 4 and not current().moving.moves
+        assert one.sender.aborted and one.sender.cleared and not held_back()
+        assert one.rows.available_size() == 4 and not moves()
         return
     outputs = one.event[0].outputs
     assert made <= outputs <= made + late and outputs == len(one.req.output_ids) - 1
@@ -229,7 +239,7 @@ def test_every_page_is_sent_once_and_the_ids_go_with_the_last(
     one.step()
     assert one.states == ["cut", "sent"] and one.event[-1].tokens == prompt + outputs
     decode(encode(one.event[-1]))  # within the bounds of what a worker may say
-    assert one.sender.cleared and not current().moving.moves
+    assert one.sender.cleared and not moves()
     assert one.rows.available_size() == 4
     assert int(buffers.bootstrap_room[place, 0]) == 0
 
@@ -279,7 +289,7 @@ def test_from_its_stop_on_its_client_gets_nothing_until_the_move_is_off() -> Non
     one.step()
     assert one.out[-1] == ("q", 1)
     end(one.scheduler, End("r", 7))
-    assert not current().moving.moves and one.sender.aborted and one.rows.available_size() == 4
+    assert not moves() and one.sender.aborted and one.rows.available_size() == 4
     one.step()
     assert one.out[-1] == ("r", len(one.req.output_ids))
 
@@ -305,7 +315,7 @@ def test_the_end_of_what_ended_meanwhile_comes_out(
         monkeypatch.setattr(held, "HOLD_S", -1.0)
         advance(one.scheduler)
         assert one.states[-1] == "failed"
-    assert one.out[-1] == ("r", len(one.req.output_ids)) and not current().moving.held
+    assert one.out[-1] == ("r", len(one.req.output_ids)) and not held_back()
 
 
 def test_what_is_aborted_passes() -> None:
@@ -314,19 +324,14 @@ def test_what_is_aborted_passes() -> None:
     one.cut()
     one.req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "abort"})
     one.step()
-    assert one.out[-1] == ("r", len(one.req.output_ids)) and not current().moving.held
+    assert one.out[-1] == ("r", len(one.req.output_ids)) and not held_back()
 
 
 def test_a_move_that_is_off_before_its_stop_leaves_nothing() -> None:
     one = source(10, 5, Send("r", 7, 5, 40))
     one.step()
     end(one.scheduler, End("r", 7))
-    assert (
-        one.sender.aborted
-        and one.sender.cleared
-        and not current().moving.moves
-        and one.states == []
-    )
+    assert one.sender.aborted and one.sender.cleared and not moves() and one.states == []
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -337,9 +342,7 @@ def test_a_transfer_that_fails_ends_the_move(cut: bool) -> None:
     one.sender.says = one.sender.kinds.Failed
     one.step()
     assert one.states[-1] == "failed" and one.event[-1].reason == "the target is gone"
-    assert (
-        one.rows.available_size() == 4 and not current().moving.moves and not current().moving.held
-    )
+    assert one.rows.available_size() == 4 and not moves() and not held_back()
     one.step()
     assert one.out[-1] == ("r", len(one.req.output_ids))
 
@@ -386,8 +389,8 @@ def test_kv_stays_until_its_last_rows_have_left(monkeypatch: pytest.MonkeyPatch,
     assert len(polls) > 5
     assert one.states[-1] == {"Success": "sent", "Failed": "failed", "": "gone"}[ends]
     assert one.sender.aborted is (ends == "")
-    assert bool(current().moving.held) is (ends == "Success")  # the target may go on with it
-    assert one.rows.available_size() == 4 and not current().moving.moves
+    assert bool(held_back()) is (ends == "Success")  # the target may go on with it
+    assert one.rows.available_size() == 4 and not moves()
 
 
 def test_without_a_row_of_metadata_nothing_moves() -> None:
@@ -396,11 +399,11 @@ def test_without_a_row_of_metadata_nothing_moves() -> None:
         one.rows.alloc()
     one.sender.says = one.sender.kinds.WaitingForInput
     one.step()
-    assert one.states == ["refused"] and one.sender.aborted and not current().moving.moves
+    assert one.states == ["refused"] and one.sender.aborted and not moves()
 
 
 def test_another_requests_kv_is_none_of_its_business() -> None:
     one = source(10, 5, Send("r", 7, 5, 40))
     leave(one.scheduler, SimpleNamespace(rid="other"))
     leave(one.scheduler, SimpleNamespace(rid="r"))  # the rid of one before it
-    assert one.states == [] and current().moving.moves
+    assert one.states == [] and moves()

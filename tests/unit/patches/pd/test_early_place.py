@@ -79,7 +79,7 @@ order = []
 def process(scheduler, batch, result): order.append((scheduler.taken[-1], result.copy_done.left))
 rank.retracted_queue = []
 for on_gpu in (False, True):
-    current().early.on_gpu = on_gpu
+    current().get(early_place.EarlyState).on_gpu = on_gpu
     early_place._look_while_it_computes(process, rank, None, SimpleNamespace(copy_done=Done(6)))
 early_place._look_while_it_computes(
     lambda *given: order.append("no event"), rank, None, SimpleNamespace()

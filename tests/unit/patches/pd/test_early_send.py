@@ -10,6 +10,8 @@ from sglang.srt.disaggregation.base.conn import KVPoll
 from patches.pd import early_send
 from patches.scheduler_state import current
 
+by_room = current().get(early_send.ParkedState).by_room
+
 class Sender:
     def __init__(self, broken=False, limit=None):
         self.sent, self.broken, self.limit = [], broken, limit
@@ -33,7 +35,7 @@ def park(room, **sender):
         time_stats=SimpleNamespace(set_bootstrap_done_time=lambda: None),
     )
     slots = torch.arange(20, 30, dtype=torch.int64)
-    current().parked.by_room[room] = early_send.Parked(req, slots, 2)
+    by_room[room] = early_send.Parked(req, slots, 2)
     return req
 
 def hear(room, status=KVPoll.WaitingForInput):
@@ -48,7 +50,7 @@ def poll(req, status):
 
 found = {}
 req = park(1)
-found["nobody has asked"] = (poll(req, KVPoll.Bootstrapping), 1 in current().parked.by_room)
+found["nobody has asked"] = (poll(req, KVPoll.Bootstrapping), 1 in by_room)
 manager = hear(1)
 found["asked"] = (req.disagg_kv_sender.sent, req.disagg_kv_sender.pages, manager.statuses)
 found["other ranks have not heard"] = poll(req, KVPoll.Bootstrapping)[:2]
@@ -81,7 +83,7 @@ for room in range(10, 1010):
     thread.join()
     both += theirs + len(req.disagg_kv_sender.sent) != 1
 found["both or none of 1000"] = both
-found["left"] = len(current().parked.by_room)
+found["left"] = len(by_room)
 print("say", json.dumps(found))
 """
 

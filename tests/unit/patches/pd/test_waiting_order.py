@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from patches.base import PatchError
 from patches.pd import waiting_queue
 from patches.pd.waiting_order import MATCHES_A_ROUND, WaitingOrder, arrived
-from patches.pd.waiting_queue import LOG_EVERY_MS, TICK_MS, Tick
-from patches.scheduler_state import WaitingState, current
+from patches.pd.waiting_queue import LOG_EVERY_MS, TICK_MS, Tick, WaitingState
+from patches.scheduler_state import current
 from toolkit.policies.sjf import ShortestFirst
 
 
@@ -153,7 +153,7 @@ def test_every_rank_has_the_same_order_and_asks_its_cache_the_same(
 def state(monkeypatch: pytest.MonkeyPatch) -> WaitingState:
     """This process as a rank that orders its queue."""
     made = WaitingState(WaitingOrder(ShortestFirst(5000)), read=True)
-    monkeypatch.setattr(current(), "waiting", made)
+    monkeypatch.setitem(current().parts, WaitingState, made)
     return made
 
 
@@ -187,7 +187,7 @@ def test_the_leading_ranks_clock_reaches_the_others(
 
 
 def test_without_the_variable_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current(), "waiting", WaitingState())
+    monkeypatch.setitem(current().parts, WaitingState, WaitingState())
     monkeypatch.delenv("TOOLKIT_WAITING", raising=False)
     calls: list[Any] = []
 
@@ -289,7 +289,7 @@ def test_workers_that_cannot_order_their_queue_are_refused(
 
 def test_what_the_scheduler_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, age, class_age in (("sjf", 5000, None), ("sjf:2.5:60", 2500, 60_000)):
-        monkeypatch.setattr(current(), "waiting", WaitingState())
+        monkeypatch.setitem(current().parts, WaitingState, WaitingState())
         monkeypatch.setenv("TOOLKIT_WAITING", text)
         order = waiting_queue._order()
         assert order is not None and order.order.theta_age == age

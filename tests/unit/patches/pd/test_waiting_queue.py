@@ -79,10 +79,10 @@ for name, low in (("high", False), ("low", True)):
 long, short = req("long", tokens(900)), req("short", tokens(9))
 scheduler = SimpleNamespace()
 waiting_queue._note_arrival(lambda *_: None, scheduler, long)
-current().waiting.clock = 4999
+current().get(waiting_queue.WaitingState).clock = 4999
 waiting_queue._note_arrival(lambda *_: None, scheduler, short)
 found["young"] = order(policy(empty), [long, short], processed_tokens=0)
-current().waiting.clock = 5000
+current().get(waiting_queue.WaitingState).clock = 5000
 found["aged"] = order(policy(empty), [long, short], processed_tokens=0)
 
 # Four hundred wait: more than SGLang's cache-aware policies would look at.
@@ -118,7 +118,7 @@ class Rank:
         self.policy, self.queue, self.done, self.evicted = policy(self.tree), [], 0, []
 
     def step(self, new, clock, evict):
-        current().waiting.clock = clock
+        current().get(waiting_queue.WaitingState).clock = clock
         for rid, ids in new:
             self.queue.append(req(rid, ids))
             arrived(self.queue[-1], clock)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from patches.classes import _CLASS
 from patches.preempt import admission
-from patches.preempt.admission import WAIT_LIMIT, _abort, _next_batch, _pending_abort
-from patches.scheduler_state import Aside, current
+from patches.preempt.admission import WAIT_LIMIT, Aside, _abort, _next_batch, _pending_abort
+from patches.scheduler_state import current
 from toolkit.contract.request_class import RequestClass
 
 LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, RequestClass.BEST_EFFORT
@@ -28,7 +28,7 @@ def fresh() -> Iterator[None]:
 
 
 def reset() -> None:
-    current().aside = Aside()
+    current().keep(Aside())
 
 
 def req(kind: RequestClass, name: str = "r", tokens: int = 1) -> Any:
@@ -106,7 +106,7 @@ def test_batches_are_not_mixed_and_all_are_taken_in_order(
 
 def aside() -> Any:
     """The prompt that is put aside."""
-    return current().aside.chunked
+    return current().get(Aside).chunked
 
 
 def test_between_two_chunks_others_go_first_and_the_prompt_goes_on() -> None:

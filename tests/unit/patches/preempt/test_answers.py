@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from patches.classes import _CLASS
 from patches.preempt import answers, gave_way
-from patches.preempt.answers import _next_batch, _process_queue
+from patches.preempt.answers import PausingState, _next_batch, _process_queue
 from patches.scheduler_state import current
 from toolkit.contract.preempting import Preempting
 from toolkit.contract.request_class import RequestClass
@@ -23,9 +23,9 @@ LS, STANDARD, BE = RequestClass.LATENCY_SENSITIVE, RequestClass.STANDARD, Reques
 
 @pytest.fixture(autouse=True)
 def asked() -> Iterator[None]:
-    current().pausing = Preempting(pauses=2, seconds=5.0)
+    current().get(PausingState).asked = Preempting(pauses=2, seconds=5.0)
     yield
-    current().pausing = None
+    current().get(PausingState).asked = None
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +233,8 @@ KINDS = st.sampled_from([LS, STANDARD, BE])
 def test_all_are_answered_whole_and_nobody_is_paused_beyond_the_bounds(
     coming: list[tuple[RequestClass, int, int, int]], slots: int, room: int
 ) -> None:
-    current().pausing, Clock.now = Preempting(pauses=2, seconds=5.0), 0.0
+    current().get(PausingState).asked = Preempting(pauses=2, seconds=5.0)
+    Clock.now = 0.0
     scheduler, sent = Scheduler(slots, room), []
     for number, (kind, left, tokens, later) in enumerate(coming):
         for _ in range(later):

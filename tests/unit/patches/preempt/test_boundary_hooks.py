@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from patches.preempt import boundary
-from patches.scheduler_state import BoundaryState, current
+from patches.preempt.boundary_state import BoundaryState
+from patches.scheduler_state import current
 from toolkit.contract.preempting import Preempting
 
 torch = pytest.importorskip("torch")
@@ -21,7 +22,7 @@ class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
 def test_the_forward_is_found(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     running: Any = object()
     state = BoundaryState(running=running)
-    monkeypatch.setattr(current(), "boundary", state)
+    monkeypatch.setitem(current().parts, BoundaryState, state)
     monkeypatch.setattr(boundary, "_ranks", lambda: 1)
     looks: list[int] = []
     monkeypatch.setattr(boundary, "look", lambda scheduler: looks.append(state.done))
@@ -52,8 +53,8 @@ def test_requests_that_waited_come_first_however_the_receiver_is_asked(
         ((["abort"],), {}, ["kept", "new", "abort"]),
         ((), {"local_reqs": ["abort"]}, ["kept", "new", "abort"]),
     ):
-        monkeypatch.setattr(current(), "boundary", BoundaryState())
-        kept: Any = current().boundary.kept
+        monkeypatch.setitem(current().parts, BoundaryState, BoundaryState())
+        kept: Any = current().get(BoundaryState).kept
         kept.append("kept")
         assert boundary._kept_first(receive, None, *given, **named) == told
         assert boundary._kept_first(receive, None) == ["new"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from patches.preempt import boundary, experts
+from patches.preempt.boundary_state import BoundaryState
 from patches.scheduler_state import current
 
 
@@ -13,7 +14,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     found: list[int] = []
     monkeypatch.setattr(boundary, "look", lambda scheduler: found.append(1))
     yield found
-    current().boundary.experts = 0
+    current().get(BoundaryState).experts = 0
 
 
 def layer(count: int) -> list[int]:
@@ -27,7 +28,7 @@ def layer(count: int) -> list[int]:
 
 @pytest.mark.parametrize(("every", "expected"), [(0, 0), (1, 7), (3, 2), (8, 0)])
 def test_one_look_after_so_many_experts(looks: list[int], every: int, expected: int) -> None:
-    current().boundary.experts = every
+    current().get(BoundaryState).experts = every
     assert layer(7) == [0, 2, 4, 6, 8, 10, 12]
     assert len(looks) == expected
 
@@ -35,7 +36,7 @@ def test_one_look_after_so_many_experts(looks: list[int], every: int, expected: 
 def test_a_nested_layer_counts_its_own_and_a_dense_one_none(
     looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    current().boundary.experts = 2
+    current().get(BoundaryState).experts = 2
 
     def nested(_scheduler: object) -> None:
         looks.append(1)
@@ -46,4 +47,4 @@ def test_a_nested_layer_counts_its_own_and_a_dense_one_none(
     layer(4)
     assert len(looks) == 2
     assert experts._expert(lambda _act, x: x, None, 5) == 5 and len(looks) == 2
-    assert current().boundary.experts_left == []
+    assert current().get(BoundaryState).experts_left == []

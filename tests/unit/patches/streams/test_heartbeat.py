@@ -78,7 +78,7 @@ def test_a_result_that_never_comes_is_forgotten(rounds: SchedulerProgress, tmp_p
 def test_an_order_is_announced_and_a_request_is_not(
     rounds: SchedulerProgress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(current(), "rounds", rounds)
+    monkeypatch.setitem(current().parts, SchedulerProgress, rounds)
     seen: list[Beat] = []
 
     def original(scheduler: object, received: object) -> None:
@@ -101,7 +101,7 @@ def test_a_rank_that_follows_another_writes_for_its_launcher_alone(
 ) -> None:
     told = SimpleNamespace(dp_rank=1)
     monkeypatch.setenv(HEARTBEAT_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(current(), "rounds", None)
+    monkeypatch.delitem(current().parts, SchedulerProgress, raising=False)
     silent = SimpleNamespace(socket=None)
     scheduler = SimpleNamespace(ipc_channels=SimpleNamespace(send_to_tokenizer=silent), ps=told)
     monkeypatch.setattr(patch.layout, "rank", lambda scheduler: scheduler.ps.dp_rank)  # type: ignore[attr-defined]
@@ -109,6 +109,6 @@ def test_a_rank_that_follows_another_writes_for_its_launcher_alone(
     assert heartbeat.read_all(tmp_path) == {heartbeat.follower(os.getpid()): Beat(1)}
     assert patch.read_ranks() == []
     silent.socket = object()
-    monkeypatch.setattr(current(), "rounds", None)
+    monkeypatch.delitem(current().parts, SchedulerProgress, raising=False)
     patch._come_round(lambda *_: None, scheduler, [])
     assert patch.read_ranks() == [(1, Beat(1))]
