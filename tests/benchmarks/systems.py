@@ -1,7 +1,8 @@
 """Which systems can pay on fleets that nobody here has: `toolkit plan --systems`, case by case.
 
 Step times are NVIDIA's measured kernels (`pip install aiconfigurator-core`), H200, with even
-lengths; in one case with what Triton's attention took more for mixed ones on our H200. A case is a
+lengths; in one case with what Triton's attention took more for mixed ones on our H200. NVIDIA's data
+has no all-to-all of wide servers, so none is among the cases. A case is a
 recipe that ships, or one with another split, at a fixed number of requests in flight for each
 decode rank. Prompts (median 1,000 tokens) and answers (350) have long tails; a fifth of the
 requests are latency-sensitive, the others best-effort.
@@ -39,6 +40,7 @@ from toolkit.plan.systems import answer
 from toolkit.resources import recipes_dir
 from toolkit.settings.yaml_lines import read_document
 from toolkit.simulate.costs.aic import Aic, AicSpec
+from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.classes import with_classes
@@ -123,21 +125,14 @@ CASES = {
         "deepseek-v3-multinode",
         AicSpec(
             model="deepseek-ai/DeepSeek-V3", dp=8, ep=8, moe_layers=58, experts=256, top_k=8,
-            kv_bytes=70_272,
+            kv_bytes=70_272, quantisation={"fmha_quant_mode": "bfloat16"},
         ),
         kv_tokens=400_000,
         in_flight=48,
-        changes={"prefill": _dp(8), "decode": {**_dp(8), "max_running": 1024}},
-    ),
-    "DeepSeek-V3 on 12 x 8 x H200": Fleet(
-        "deepseek-v3-multinode",
-        AicSpec(
-            model="deepseek-ai/DeepSeek-V3", dp=64, ep=64, moe_layers=58, experts=256, top_k=8,
-            kv_bytes=70_272,
-        ),
-        kv_tokens=700_000,
-        in_flight=48,
-        changes={"prefill": _dp(32), "decode": {**_dp(64), "max_running": 8192}},
+        changes={
+            "prefill": {**_dp(8), "args": {"chunked-prefill-size": 65_536}},
+            "decode": {**_dp(8), "max_running": 1024, "args": {}},
+        },
     ),
     "Llama-3.1-70B (dense) on 8 x H200": Fleet(
         "qwen3-30b-a3b-8gpu",
@@ -151,8 +146,8 @@ CASES = {
 
 
 class Thinned:
-    """Costs of a model with `layers` x `experts` experts, for simulated ones of which there are
-    fewer: a share of these is the same share of those."""
+    """NVIDIA's costs of a model with more experts than are simulated: a share of the simulated ones
+    is the same share of the model's."""
 
     def __init__(self, cost: Aic, experts: SimulatedExperts) -> None:
         self._cost = cost
@@ -201,13 +196,16 @@ def document(case: Fleet, folder: Path) -> dict[str, Any]:
     return found
 
 
-def experts_of(case: Fleet) -> SimulatedExperts | None:
-    """As alike as ELDR reports; None of a dense model."""
-    if case.dense:
-        return None
+def machine(case: Fleet) -> tuple[CostModel, SimulatedExperts | None]:
+    """What its steps take, and which experts requests use: as alike as ELDR reports; None of a
+    dense model."""
     spec = case.spec
+    cost = Aic(spec)
+    if case.dense:
+        return cost, None
     blend = Blend(of_profile(), TASKS, MOST, spec.top_k / spec.experts / EMBEDDED_USED)
-    return blend.experts(blend.as_special(FEWER["task"]))
+    experts = blend.experts(blend.as_special(FEWER["task"]))
+    return Thinned(cost, experts), experts
 
 
 def arriving(ranks: int, in_flight: int, seed: int) -> Iterator[Request]:
@@ -222,15 +220,14 @@ def arriving(ranks: int, in_flight: int, seed: int) -> Iterator[Request]:
 
 def played(case: Fleet, seeds: int, folder: Path) -> dict[str, Any]:
     """The plan's answers for a case."""
-    experts = experts_of(case)
-    cost = Aic(case.spec)
+    cost, experts = machine(case)
     file = document(case, folder)
     decode = file["decode"]
     ranks = decode.get("replicas", 1) * (decode.get("dp", 1) if decode.get("dp_attention") else 1)
     task = Task(
         file,
         Given(recipes_dir(), kv_tokens=case.kv_tokens),
-        cost if experts is None else Thinned(cost, experts),
+        cost,
         lambda seed: arriving(ranks, case.in_flight, seed),
         seeds=seeds,
         experts=experts,

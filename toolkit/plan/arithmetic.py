@@ -124,7 +124,9 @@ class Arithmetic:
         chunk = self._fleet.prefill.chunk
         whole = self._cost.prefill_s([(chunk, 0)])
         said = f"a pass over {chunk:,} tokens takes {_ms(whole)}"
-        return f"{said}, a layer of it {_ms(whole / self._layers)}" if self._layers else said
+        if self._layers < 2:
+            return f"{said}, and stops between chunks alone"
+        return f"{said}, a layer of it {_ms(whole / self._layers)}"
 
     def _moves(self) -> str:
         sent, step = self._cost.transfer_s(self._length), self._step()
