@@ -103,7 +103,8 @@ class RouterApp:
         for worker in self.known_workers.workers:
             task = asyncio.create_task(Watcher(worker, self.known_workers, self.config).run())
             self._watchers.append(task)
-        ranks = [rank for worker in self.known_workers.workers for rank in worker.ranks]
+        answering = [each for each in self.known_workers.workers if each.config.role != "prefill"]
+        ranks = [rank.silence for worker in answering for rank in worker.ranks]
         self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
         if self.config.rebalancing is not None:
             self.rebalancer = Rebalancer(self.dispatcher, self.config.rebalancing)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from toolkit.policies.stages.narrowing import StageFilter
     from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.rank import Rank
     from toolkit.router.stages import Rebalancer
+    from toolkit.router.worker import Rank
 
 
 def of_rank(dispatcher: Dispatcher, rank: Rank) -> dict[str, Any]:

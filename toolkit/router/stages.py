@@ -18,7 +18,7 @@ from toolkit.router.quiet import where
 if TYPE_CHECKING:
     from toolkit.router.dispatch import Dispatcher
     from toolkit.router.moves import Live, MoveOutcome
-    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Rank
     from toolkit.settings.router.rebalance import Rebalance
 
 log = logging.getLogger("toolkit.router")

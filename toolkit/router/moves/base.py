@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from toolkit.contract.events import Moving
     from toolkit.decide.reservation import Reservation
     from toolkit.router.moves.live import Live
-    from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
+    from toolkit.router.worker import Rank
 
 How = Literal["moved", "kept", "ended", "lost"]
 Why = Literal["outgrown", "overload", "level", "drain", "asked", "kv_limit"]

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from toolkit.router.moves.base import Move
     from toolkit.router.moves.live import Live
     from toolkit.router.moves.replay_times import ReplayTimes
-    from toolkit.router.rank import Rank
     from toolkit.router.upstream import Call
+    from toolkit.router.worker import Rank
 
 SENDS, TAKES = "move_order", "move_incoming"
 CUT_S = 30.0

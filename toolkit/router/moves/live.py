@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
     from toolkit.router.attempt.upstream_calls import UpstreamCalls
     from toolkit.router.moves.base import Move
-    from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
     from toolkit.router.upstream_call import UpstreamCall
+    from toolkit.router.worker import Rank
 
 
 SOON = 4

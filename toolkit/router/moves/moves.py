@@ -14,7 +14,7 @@ from toolkit.router.moves.live import Live
 from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:

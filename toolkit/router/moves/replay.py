@@ -19,7 +19,7 @@ from toolkit.router.moves.base import GoOn
 if TYPE_CHECKING:
     from toolkit.router.moves.base import Move
     from toolkit.router.moves.live import Live
-    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Rank
 
 LEAVE_S = 2.0
 """So long a source is read that was told to drop a request. Later it is left as it is: what has not
