@@ -38,8 +38,7 @@ class Replay:
                 return reason
         return None
 
-    async def run(self, move: Move) -> None:
-        live = move.live
+    async def run(self, live: Live, move: Move) -> None:
         relay, upstream_call, upstream_calls = live.relay, live.upstream_call, live.upstream_calls
         assert relay is not None and upstream_call is not None and upstream_calls is not None
         relay.leave()
@@ -51,7 +50,7 @@ class Replay:
         if relay.is_over:
             return
         relay.depart()
-        move.leave(relay)
+        live.leave(move)
         raise GoOn
 
 
