@@ -18,7 +18,7 @@ class SteppedFollowing(Following):
     has said (`has_said`) where steps do not tell: when it begins, moves, and ends."""
 
     def __init__(self, policy: Policy, ranks: Mapping[Key, SimulatedRankState]) -> None:
-        super().__init__(policy)
+        super().__init__(policy.inflight, policy.locality)
         self._ranks = ranks
         self._told: dict[Key, int] = {}
         """Steps of each rank that were counted."""

@@ -6,10 +6,10 @@ from math import inf, isnan
 from typing import Any
 
 from toolkit.policies import make_policy
-from toolkit.policies.eldr import Centroids
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Mover
 from toolkit.policies.stages.refining import Refiner
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.costs import links_of

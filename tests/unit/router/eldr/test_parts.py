@@ -30,7 +30,7 @@ from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
 from toolkit.decide.reservation import Reservation
 from toolkit.policies import RequestView, make_policy
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.eldr.locality import Locality
