@@ -18,7 +18,8 @@ from toolkit.placement import Topology, Traffic, count, place
 from toolkit.placement.gimbal import gimbal
 from toolkit.placement.joint import Weights, joint
 from toolkit.policies.brh import BrHPolicy, MarginAhead
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.signatures import (
     Calibration,

@@ -116,7 +116,7 @@ async def by_clock(
 ) -> dict[str, float]:
     """Refits by the clock after the traffic has moved, and what the loop feels of them."""
     from toolkit.policies.base import Group, Refits
-    from toolkit.policies.eldr import Centroids
+    from toolkit.policies.support.expert_locality import Centroids
     from toolkit.router.eldr.centroid_sets import Fit
     from toolkit.router.eldr.clock_refits import ClockRefits
     from toolkit.router.eldr.refit_history import RefitHistory

@@ -25,10 +25,10 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.shared.common import RECIPE, Result, arguments, cpu_seconds, family, pss_gib
-from toolkit.bench.build import Source
 from toolkit.bench.metrics import Slo
 from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Settings, measure
+from toolkit.bench.source import Source
 from toolkit.launch.command import CPU_ENV
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import running

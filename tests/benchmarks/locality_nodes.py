@@ -70,7 +70,8 @@ from toolkit.bench.stats import paired_ratio
 from toolkit.placement import Topology, Traffic, eplb, lay, linear
 from toolkit.placement.rank_map import rank_map
 from toolkit.policies import RequestView, WorkerView
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.profile.request_homes import SERVER
 from toolkit.signatures.space import SignatureSpace
 

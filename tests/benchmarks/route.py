@@ -22,8 +22,9 @@ def main() -> None:
 
     from toolkit.policies import RequestView, WorkerView
     from toolkit.policies.base import Group
-    from toolkit.policies.eldr import Centroids, EldrPolicy
+    from toolkit.policies.eldr import EldrPolicy
     from toolkit.policies.shortest_queue import ShortestQueuePolicy
+    from toolkit.policies.support.expert_locality import Centroids
     from toolkit.policies.support.inflight_signatures import InflightSignatures
 
     options = arguments(__doc__)

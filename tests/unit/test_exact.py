@@ -19,10 +19,10 @@ from toolkit.placement import Topology, Traffic, gimbal, judge, milp
 from toolkit.placement.joint import Weights, joint
 from toolkit.policies.base import RequestView
 from toolkit.policies.brh import BrHPolicy, MarginAhead
-from toolkit.policies.eldr import Centroids
 from toolkit.policies.level import GapNow
 from toolkit.policies.predictors import make_predictor
-from toolkit.policies.predictors.base import Outlook
+from toolkit.policies.predictors.outlook import Outlook
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.setup.kernels import ASKED, Kernels, available, cpu_flags

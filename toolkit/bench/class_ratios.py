@@ -3,16 +3,11 @@
 A class's figures in a round are in its metrics under CLASSES, as `groups.by_class` gives them.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.bench.stats import Ratio, paired_ratio
-
-if TYPE_CHECKING:
-    from toolkit.bench.compare import Comparison
 
 CLASSES = "classes"
 FIGURES = ("mean_ttft_ms", "mean_e2e_latency_ms", "slo_attainment")
@@ -54,11 +49,11 @@ def class_ratios(ours: Rounds, other: Rounds) -> dict[str, dict[str, Ratio]]:
     return found
 
 
-def doubts(comparison: Comparison) -> list[str]:
-    """Which classes lack a ratio, why, and how to get it."""
+def doubts(arms: Sequence[Rounds]) -> list[str]:
+    """Which classes lack a ratio between arms, why, and how to get it."""
     said = []
-    for name in names(*comparison.rounds):
-        word, first = name or "none", comparison.rounds[0]
+    for name in names(*arms):
+        word, first = name or "none", arms[0]
         missing = sum(name not in _of(metrics) for metrics in first)
         if missing:
             said.append(
@@ -66,7 +61,7 @@ def doubts(comparison: Comparison) -> list[str]:
                 "no ratios; ask for more --num-requests, or fewer --rounds"
             )
             continue
-        kept = [value for arm in comparison.rounds for value in values(arm, name, "slo_attainment")]
+        kept = [value for arm in arms for value in values(arm, name, "slo_attainment")]
         if kept and min(kept) <= 0:
             said.append(
                 f"class {word}: in some round no request kept to the SLO, so that share has no "

@@ -184,7 +184,7 @@ async def compare(
     finally:
         await set_policy(session, target.url, restored(state))
     result.conclude()
-    result.remarks += doubts(result)
+    result.remarks += doubts(result.rounds)
     return result
 
 

@@ -1,28 +1,30 @@
 """What a result says of itself: versions, machine, workload, options."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from toolkit.bench.metrics import Slo
+from toolkit.bench.runner import BenchLoad
+from toolkit.bench.source import Source
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Workload
 
-if TYPE_CHECKING:
-    from toolkit.bench.session import Settings
-
 
 def describe(
-    target: Target, workload: Workload, settings: Settings, state: dict[str, Any] | None
+    target: Target,
+    workload: Workload,
+    source: Source,
+    load: BenchLoad,
+    slo: Slo,
+    state: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Enough to run it again, and to know what it ran on. Holds no prompt and no key."""
-    source = asdict(settings.source)
-    source = {
+    told = {
         key: str(value) if key in ("prompts", "trace", "tokenizer") else value
-        for key, value in source.items()
+        for key, value in asdict(source).items()
     }
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -35,9 +37,9 @@ def describe(
         "url": target.url,
         "model": target.model,
         "workload": {"name": workload.name, "hash": workload.digest, "requests": len(workload)},
-        "source": source,
-        "load": asdict(settings.load),
-        "slo": asdict(settings.slo),
+        "source": told,
+        "load": asdict(load),
+        "slo": asdict(slo),
         "policies": (state or {}).get("policies"),
         "dispatch": (state or {}).get("dispatch"),
     }

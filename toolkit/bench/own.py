@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bench import conversations, prompts
 from toolkit.bench.errors import BenchError
+from toolkit.bench.source import Source
 from toolkit.bench.target import PROMPT_TOKENS, SPARE, Target
 from toolkit.bench.workload import Item
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-    from toolkit.bench.build import Source
 
 WHY_TOKENIZER = "--prompts needs the model's tokenizer to count tokens"
 MESSAGE_TOKENS = 8

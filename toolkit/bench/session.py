@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.build import Source, build
+from toolkit.bench.build import build
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.described import describe
 from toolkit.bench.errors import BenchError
@@ -16,6 +16,7 @@ from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.phases import by_phase
 from toolkit.bench.runner import BenchLoad, check, new_session, play
 from toolkit.bench.several import empty_caches, joined, joined_groups, over_runs, plain
+from toolkit.bench.source import Source
 from toolkit.bench.sweep import sweep
 from toolkit.bench.swept import Range, Swept
 from toolkit.bench.target import Target, discover
@@ -173,7 +174,9 @@ async def _single(
     # The project's prompts have domains and languages, too: too many to be told one by one.
     told = NAMES if settings.source.prompts is not None else CLASS_ALONE
     groups = by_name(*played, names=told)
-    document = describe(target, workload, settings, outcome.before)
+    document = describe(
+        target, workload, settings.source, settings.load, settings.slo, outcome.before
+    )
     document |= {
         "metrics": metrics,
         "requests_per_worker": workers,
@@ -246,7 +249,7 @@ async def _sweep(
         say,
     )
     remarks = [*works[0].remarks, *swept.remarks]
-    document = describe(target, works[0], settings, None)
+    document = describe(target, works[0], settings.source, settings.load, settings.slo)
     document |= {"sweep": swept.as_json(), "remarks": remarks}
     return Report(document, remarks=remarks, swept=swept)
 
@@ -277,5 +280,6 @@ async def _compare(
         say,
     )
     comparison.remarks = [*workload.remarks, *comparison.remarks]
-    document = describe(target, workload, settings, None) | {"comparison": comparison.as_json()}
+    document = describe(target, workload, settings.source, settings.load, settings.slo)
+    document["comparison"] = comparison.as_json()
     return Report(document, remarks=comparison.remarks, comparison=comparison)

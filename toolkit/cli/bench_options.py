@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.bench.build import Source
     from toolkit.bench.compare import Arm
     from toolkit.bench.metrics import Slo
     from toolkit.bench.runner import BenchLoad
+    from toolkit.bench.source import Source
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class LoadOptions:
 
     def source(self, endpoint: str) -> Source:
         """BenchError: a phase, a factor, a share, turns or a think time that is none."""
-        from toolkit.bench.build import Source
         from toolkit.bench.conversations import TURNS
         from toolkit.bench.errors import BenchError
         from toolkit.bench.phases import TrafficPhase
+        from toolkit.bench.source import Source
 
         if self.turns not in TURNS:
             raise BenchError(f"--turns is one, recorded or served, not {self.turns!r}")

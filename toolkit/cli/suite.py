@@ -38,9 +38,9 @@ def suite(
     """
     import time
 
-    from toolkit.bench.build import Source
     from toolkit.bench.errors import BenchError
     from toolkit.bench.hosted import hosted
+    from toolkit.bench.source import Source
     from toolkit.bench.suite.play import Suite
     from toolkit.bench.suite.questions import questions_for
     from toolkit.bench.suite.traffic import SuiteLoad

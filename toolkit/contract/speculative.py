@@ -1,7 +1,7 @@
 """Speculative decoding, which nothing here counts right. Checked against SGLang 0.5.21.
 
 A step then gives a request one token or several. The step log takes a step for one token, and so
-does the router where an answer does not stream (`toolkit.router.rank.Rank.stepped`); the capturer's
+does the router where an answer does not stream (`RankState.stepped`); the capturer's
 buffer has no room for the tokens of a verification and keeps rejected ones
 (state_capturer/routed_experts.py, "num_verify_tokens"); KV that a decode worker takes early, or
 that a resumed request continues, was never tried with it. It does not run on a CPU, so none of it

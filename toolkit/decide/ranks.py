@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from toolkit.contract.heartbeat import Beat
 from toolkit.decide.ejection import Ejection
@@ -17,9 +17,6 @@ from toolkit.decide.returns import Return, Returns, Stay, first, stay
 from toolkit.decide.watchdog import Health, StuckBounds, Watchdog
 from toolkit.policies.base import Group, Load, WorkerView, group_of
 from toolkit.policies.support.stoppable import without_best_effort
-
-if TYPE_CHECKING:
-    from toolkit.decide.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,12 @@ class WorkerSpec:
     dp_attention: bool = False
     preempts: bool = False
     parked: int = 1
+
+
+class CountsSteps(Protocol):
+    """A request whose tokens are counted by the steps of its rank."""
+
+    def stepped(self, steps: int) -> None: ...
 
 
 class RankState:
@@ -53,7 +56,7 @@ class RankState:
         self.ledger = Ledger(complete=worker.spec.role == "decode")
         self.best_effort_requests = self.best_effort_tokens = 0
         """Best-effort requests of ours, and their prompt tokens."""
-        self.unstreamed: dict[int, Reservation] = {}
+        self.unstreamed: dict[int, CountsSteps] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.bounds = bounds
         self.watchdog = Watchdog(bounds)
@@ -120,8 +123,8 @@ class RankState:
 
     def stepped(self, steps: int) -> None:
         """It did so many decode steps: each answer that does not stream has as many tokens more."""
-        for reservation in self.unstreamed.values():
-            reservation.stepped(steps)
+        for request in self.unstreamed.values():
+            request.stepped(steps)
 
     def beat(self, beat: Beat, now: float) -> bool:
         """Take its scheduler's heartbeat; whether its health has changed. A request of ours is

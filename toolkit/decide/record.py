@@ -131,7 +131,7 @@ class RecordedRounds(Recorded, Assigner):
 
 class _RecordedFollowing(Following):
     def __init__(self, policy: Policy, write: Write) -> None:
-        super().__init__(policy)
+        super().__init__(policy.inflight, policy.locality)
         self._write = write
         self._sums: dict[str, int] = {}
         """Tokens that are not on record yet, of a policy to which they say nothing."""

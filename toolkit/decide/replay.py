@@ -116,7 +116,7 @@ class Player:
         dimensions: int | None = line.get("inflight_signatures", line.get("residents"))
         maps: dict[str, Any] = line.get("maps", {})
 
-        from toolkit.policies.eldr import Centroids
+        from toolkit.policies.support.expert_locality import Centroids
         from toolkit.policies.support.expert_map import ExpertMap
         from toolkit.policies.support.inflight_signatures import InflightSignatures
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from toolkit.decide.ranks import RankState
 from toolkit.policies.base import RequestView
 
 if TYPE_CHECKING:
-    from toolkit.decide.ranks import RankState
     from toolkit.policies.following import Following
 
 

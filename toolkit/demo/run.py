@@ -98,11 +98,11 @@ async def _answer(url: str) -> None:
 
 
 async def _compare(url: str, size: Size) -> Report:
-    from toolkit.bench.build import Source
     from toolkit.bench.compare import Arm
     from toolkit.bench.metrics import Slo
     from toolkit.bench.runner import BenchLoad
     from toolkit.bench.session import Settings, measure
+    from toolkit.bench.source import Source
 
     settings = Settings(
         source=Source(

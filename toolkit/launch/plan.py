@@ -172,6 +172,11 @@ class Plan:
         return tuple(outside) if self.keyed and len(hosts) > 1 else ()
 
     @property
+    def decode_centroids(self) -> int:
+        """K, of all decode servers."""
+        return sum(w.centroids for w in self.workers if w.role == "decode" and w.url)
+
+    @property
     def entry_url(self) -> str:
         """Where clients go: the router, or the first worker when there is no router."""
         if self.router:

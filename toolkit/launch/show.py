@@ -5,7 +5,6 @@ from typing import Any
 
 from toolkit.launch.masking import MASK, masked_argv, masked_env
 from toolkit.launch.plan import Plan, WorkerPlan
-from toolkit.launch.profile_needs import decode_centroids
 
 
 def summary(plan: Plan) -> Any:
@@ -55,7 +54,7 @@ def locality(plan: Plan) -> str:
             every, window = part.refits.every_s, part.refits.window_s
             refit = f"refitted every {every:g} s on the last {window:g} s"
         text += f", tau {part.tau:g}, centroids {refit}"
-    k, fitted = decode_centroids(plan), found.profile.centroids.k
+    k, fitted = plan.decode_centroids, found.profile.centroids.k
     again = "" if k == fitted else f", refitted from {fitted} to {k} decode workers"
     layers = ",".join(map(str, found.layers))
     return f"{text}; profile {found.folder}, layers {layers}{again}"

@@ -5,18 +5,13 @@ Signatures come from SGLang's routed-experts capturer and lie beside the KV pool
 against SGLang 0.5.21; files are those of `sglang/srt`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from toolkit.contract.capturing import SCATTERED
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.launch.plan import Plan, WorkerPlan
+from toolkit.launch.plan import Plan, WorkerPlan
 
 RECORD = "enable-return-routed-experts"
 HIERARCHICAL = ("enable-hierarchical-cache", "enable-hicache")

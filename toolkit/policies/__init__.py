@@ -9,7 +9,7 @@ from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, check_brh
 from toolkit.policies.composed.parts import Parts, follows_experts
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import EldrPolicy, check_tau
+from toolkit.policies.eldr import EldrPolicy
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds
 from toolkit.policies.kv_shortest_queue import KvShortestQueuePolicy
 from toolkit.policies.label_oracle import LabelOraclePolicy
@@ -27,6 +27,7 @@ from toolkit.policies.round_robin import RoundRobinPolicy
 from toolkit.policies.rounds.balance_route import check_s_greedy
 from toolkit.policies.rounds.pooling import POOLED, UNPOOLED, PooledPolicy, UnpooledPolicy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
+from toolkit.policies.support.expert_locality import check_tau
 
 __all__ = [
     "POLICIES",

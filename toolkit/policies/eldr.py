@@ -3,60 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from toolkit import exact
 from toolkit.policies.base import (
     Decision,
     Group,
     Needs,
     Policy,
-    Refits,
     RequestView,
     WorkerView,
     one_group,
 )
+from toolkit.policies.support.expert_locality import Centroids, ExpertLocality
 from toolkit.policies.support.expert_map import ExpertMap
-from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.policies.support.rotation import Rotation
 
 if TYPE_CHECKING:
     import numpy as np
 
+__all__ = ["OVERLOAD", "SHARED", "Band", "Centroids", "EldrPolicy"]
+
 OVERLOAD = 1.5
 SHARED = "all ranks share their experts"
-
-
-@dataclass(frozen=True, eq=False)
-class Centroids:
-    """`rows` [K, D] float32, unit length; `owner` says which row belongs to which worker, that is
-    to which ranks that share their experts.
-
-    A worker without a row takes part by load alone. ValueError: rows that are no matrix, or an
-    owner of a row that does not exist.
-    """
-
-    rows: np.ndarray
-    owner: Mapping[Group, int]
-
-    def __post_init__(self) -> None:
-        if self.rows.ndim != 2 or not len(self.rows):
-            raise ValueError(f"centroids have shape {self.rows.shape}, expected [workers, values]")
-        wrong = {group: row for group, row in self.owner.items() if not 0 <= row < len(self.rows)}
-        if wrong:
-            raise ValueError(f"no such centroid among {len(self.rows)}: {wrong}")
-
-    @cached_property
-    def _whole(self) -> np.ndarray:
-        return exact.whole(self.rows)
-
-    def cosines(self, signature: np.ndarray) -> np.ndarray:
-        """Of a unit signature [D] with each row [K]; equal rows have equal ones, on every CPU."""
-        return exact.of_whole(exact.whole(signature), self._whole)
 
 
 class Band(NamedTuple):
@@ -76,35 +45,7 @@ class Band(NamedTuple):
     unmapped: str = ""
 
 
-@dataclass
-class EldrCounters:
-    """What the decisions were. `band` sums the band's width, in workers with experts of their own,
-    over `located` decisions. `moved` are those for another worker than that of the nearest
-    centroid, though this one was in the band; `crowded` those where it was not, being full or too
-    crowded. (In neither: what runs on another one was nearer by more than the band.) `fallbacks`
-    counts by reason the requests that were routed by load alone."""
-
-    located: int = 0
-    band: int = 0
-    moved: int = 0
-    crowded: int = 0
-    fallbacks: Counter[str] = field(default_factory=Counter)
-    mapped: int = 0
-    unmapped: Counter[str] = field(default_factory=Counter)
-
-
-def check_tau(tau: float | str) -> float:
-    """The band's width as a number. ValueError: no number, or outside [0, 1]."""
-    try:
-        value = float(tau)
-    except ValueError as error:
-        raise ValueError(f"tau = {tau} must be a number in [0, 1]") from error
-    if not 0 <= value <= 1:
-        raise ValueError(f"tau = {tau} must lie in [0, 1]")
-    return value
-
-
-class EldrPolicy(Policy):
+class EldrPolicy(ExpertLocality, Policy):
     """Locality band, then the shortest queue inside it.
 
     Formula: s_k = cos(signature, centroid_k), or the cosine with the mean signature of what is in
@@ -141,8 +82,6 @@ class EldrPolicy(Policy):
 
     name = "eldr"
     needs = Needs(signature=True, inflight_signatures=True)
-    refits: Refits | None = None
-    """By the clock; None: its home fits when it sees fit."""
 
     def __init__(
         self,
@@ -153,48 +92,10 @@ class EldrPolicy(Policy):
     ) -> None:
         if not overload > 1:
             raise ValueError(f"overload = {overload:g} must be above 1")
-        self.tau = check_tau(tau)
+        super().__init__(tau, centroids)
         self.overload = overload
-        self.on_change: Callable[[], None] | None = None
-        """Called when centroids, in-flight signatures or maps were given to it; for who records
-        it."""
-        self._centroids = centroids
-        self._inflight_signatures: InflightSignatures | None = None
-        self._maps: Mapping[str, ExpertMap] = {}
-        self.counters = EldrCounters()
         self.locality = self
         self._rotation = Rotation()
-
-    @property
-    def centroids(self) -> Centroids | None:
-        return self._centroids
-
-    @centroids.setter
-    def centroids(self, centroids: Centroids | None) -> None:
-        self._centroids = centroids
-        if self.on_change is not None:
-            self.on_change()
-
-    @property
-    def inflight_signatures(self) -> InflightSignatures | None:
-        return self._inflight_signatures
-
-    @inflight_signatures.setter
-    def inflight_signatures(self, inflight_signatures: InflightSignatures | None) -> None:
-        self._inflight_signatures = inflight_signatures
-        if self.on_change is not None:
-            self.on_change()
-
-    @property
-    def maps(self) -> Mapping[str, ExpertMap]:
-        """By server; swapped whole."""
-        return self._maps
-
-    @maps.setter
-    def maps(self, maps: Mapping[str, ExpertMap]) -> None:
-        self._maps = maps
-        if self.on_change is not None:
-            self.on_change()
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         queues = {i: worker.requests for i, worker in enumerate(workers) if worker.healthy}

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from toolkit.policies.base import Group, Policy, RequestView
+    from toolkit.policies.support.expert_locality import ExpertLocality
+    from toolkit.policies.support.inflight_lengths import InflightLengths
     from toolkit.policies.support.inflight_signatures import InflightSignatures
+    from toolkit.policies.views import Group, RequestView
 
 Key = tuple[str, int]
 
@@ -33,9 +35,10 @@ class Following:
     round asks for them.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._lengths = policy.inflight
+    def __init__(self, lengths: InflightLengths | None, locality: ExpertLocality | None) -> None:
+        """`lengths`, `locality`: the policy's; None where it has no such need."""
+        self._locality = locality
+        self._lengths = lengths
         self._flights: dict[str, _Flight] = {}
 
     def __len__(self) -> int:
@@ -100,7 +103,7 @@ class Following:
     def _settle(
         self, group: Group, signature: np.ndarray | str | None
     ) -> tuple[InflightSignatures, Group, np.ndarray] | None:
-        locality = self._policy.locality
+        locality = self._locality
         inflight_signatures = None if locality is None else locality.inflight_signatures
         if inflight_signatures is None or signature is None or isinstance(signature, str):
             return None

@@ -27,6 +27,8 @@ class Admission:
         self.max_inflight = max_inflight
         self.max_queue = max_queue
         self.draining = False
+        self.ending = False
+        """It drains for good."""
         self.all = max_inflight + max_queue
         self.places = self.all
         """Those that are free."""

@@ -14,11 +14,13 @@ from aiohttp import web
 
 from toolkit.contract.headers import CAPTURE, CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
 from toolkit.keys import KeysError
-from toolkit.router import bodies, budget, identity, request_id, views
+from toolkit.router import bodies, budget, identity, kept_answers, request_id
+from toolkit.router.admin import AdminOrders
 from toolkit.router.admission import Admission, AdmissionEntry
 from toolkit.router.attempt.upstream_calls import Answer
 from toolkit.router.budget import Budget, Charge
 from toolkit.router.client import ClientStream
+from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
 from toolkit.router.connections import Connection
 from toolkit.router.cross_origin import CrossOrigin
 from toolkit.router.dispatch import Dispatcher
@@ -33,15 +35,19 @@ from toolkit.router.merge import SubStream, completion_tokens, merge_answers, st
 from toolkit.router.metrics import Metrics
 from toolkit.router.neighbours import neighbours
 from toolkit.router.parsing import Parser
+from toolkit.router.policy_figures import PolicyCollector
 from toolkit.router.quiet import where
 from toolkit.router.recording import Recording
 from toolkit.router.recording import RecordingEntry as Recorded
 from toolkit.router.relay import Relay
 from toolkit.router.request import PATHS, WHOLE, Job
+from toolkit.router.request_orders import ABORTED, RequestOrders
 from toolkit.router.silence import give_up_silent
+from toolkit.router.stage_figures import RebalanceCollector, StageCollector
 from toolkit.router.stages import Rebalancer
 from toolkit.router.unserved import answered, shape, unserved
 from toolkit.router.validate import models
+from toolkit.router.views import MetricsPage, Overview, RouterHealth
 from toolkit.settings.router.config import ConfigError, RouterConfig
 
 if TYPE_CHECKING:
@@ -63,11 +69,22 @@ class RouterApp:
         self.known_workers = KnownWorkers(config, config.secret(config.worker_api_key_env))
         self.known_workers.listen(self.metrics)
         self.locality = load_locality(config, self.known_workers)
-        self.metrics.watch(self.known_workers, self.locality)
+        self.metrics.export(StepCollector(self.known_workers))
+        self.metrics.export(StuckCollector(self.known_workers))
+        if self.locality is not None:
+            self.metrics.export(LocalityCollector(self.locality))
         self.dispatcher = Dispatcher(config, self.known_workers, self.metrics, self.locality)
-        self.rebalancer: Rebalancer | None = None
         self.drains = Drains(self.known_workers, self.dispatcher.moves)
-        self.metrics.watch_policies(self.dispatcher)
+        self.metrics.export(PolicyCollector(self.dispatcher.decider, self.dispatcher.balance))
+        stages = self.dispatcher.decider.choosing.stages
+        if stages is not None:
+            self.metrics.export(StageCollector(stages))
+        self.rebalancer: Rebalancer | None = None
+        if config.rebalancing is not None:
+            self.rebalancer = Rebalancer(
+                self.known_workers, self.dispatcher.moves, config.rebalancing
+            )
+            self.metrics.export(RebalanceCollector(self.rebalancer))
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.budget = Budget(config.max_body_total_mib * budget.MIB)
         self.parser = Parser(config.parse_cpu_ms / 1000, parsers)
@@ -75,7 +92,6 @@ class RouterApp:
         self.cross_origin = CrossOrigin(config.cors)
         self.known_requests = KnownRequests()
         models.prepare(config.allow)
-        self.ending = False
         self.jobs: dict[tuple[str, str], set[asyncio.Task[Any]]] = {}
         """By the name of the client's key and its own rid."""
         try:
@@ -90,7 +106,15 @@ class RouterApp:
         app = web.Application(middlewares=[self._guard])
         for path in PATHS:
             app.router.add_post(path, self.serve, expect_handler=bodies.expect)
-        views.add_routes(app, self)
+        for views in (
+            RouterHealth(self.known_workers, self.admission),
+            Overview(self.guard, self.dispatcher, self.admission, self.budget, self.rebalancer),
+            MetricsPage(self.metrics, self.known_workers, self.admission),
+            RequestOrders(self.guard, self.known_requests, self.jobs),
+            AdminOrders(self.guard, self.dispatcher, self.admission, self.drains),
+        ):
+            views.add_routes(app)
+        kept_answers.add_routes(app)
         for mark in (identity.mark, request_id.mark, self.cross_origin.mark, shape):
             mark(app)
         app.on_startup.append(self._start)
@@ -103,11 +127,10 @@ class RouterApp:
         for worker in self.known_workers.workers:
             task = asyncio.create_task(Watcher(worker, self.known_workers, self.config).run())
             self._watchers.append(task)
-        ranks = [rank for worker in self.known_workers.workers for rank in worker.ranks]
+        answering = [each for each in self.known_workers.workers if each.config.role != "prefill"]
+        ranks = [rank.silence for worker in answering for rank in worker.ranks]
         self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
-        if self.config.rebalancing is not None:
-            self.rebalancer = Rebalancer(self.dispatcher, self.config.rebalancing)
-            self.metrics.watch_rebalancer(self.rebalancer)
+        if self.rebalancer is not None:
             self._watchers.append(asyncio.create_task(self.rebalancer.run()))
 
     async def _stop(self, _: web.Application) -> None:
@@ -123,7 +146,7 @@ class RouterApp:
 
     async def drain(self) -> None:
         """Refuse new requests for good and wait, bounded, for those that run."""
-        self.admission.draining = self.ending = True
+        self.admission.draining = self.admission.ending = True
         deadline = monotonic() + self.config.drain_timeout_s
         while self.admission.busy and monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -173,7 +196,7 @@ class RouterApp:
             return _closing(await self._refuse(error, endpoint, client), request)
         except asyncio.CancelledError as cancelled:
             status = 499
-            if cancelled.args == (views.ABORTED,):
+            if cancelled.args == (ABORTED,):
                 return await self._refuse(_aborted(), endpoint, client)
             self.metrics.disconnects.inc()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 from toolkit.router.worker_listener import WorkerListener
 
 

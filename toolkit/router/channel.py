@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -13,7 +13,6 @@ from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import RankState
 from toolkit.decide.reservation import Reservation
 from toolkit.policies.base import Policy, RequestView
-from toolkit.router.worker_listener import WorkerListener
 
 
 class TakesOrders(Protocol):
@@ -28,6 +27,13 @@ class TakesVerdicts(Protocol):
     def judged(self, order: m.WorkerStuck | m.HealthChanged) -> None: ...
 
 
+class HearsDecisions(Protocol):
+    """Who hears what the decider has decided, beside those whom it orders something."""
+
+    def health_changed(self) -> None: ...
+    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None: ...
+
+
 class Channel:
     """Tells the decider messages, with the time, and carries its orders out at once: whoever sends
     a message finds its orders carried out. Keeps the decider's clock."""
@@ -37,8 +43,7 @@ class Channel:
         self._numbers = 0
         self._requests: dict[int, TakesOrders] = {}
         self._workers: Mapping[str, TakesVerdicts] = {}
-        self.listeners: list[WorkerListener] = []
-        """Who hears of workers, in this order."""
+        self._listeners: Sequence[HearsDecisions] = ()
         self._orders: deque[m.Order] = deque()
         self._delivering = False
         self._due: float | None = None
@@ -49,9 +54,15 @@ class Channel:
         assert self._decider is not None
         return self._decider
 
-    def begin(self, decider: Decider, workers: Mapping[str, TakesVerdicts]) -> None:
-        """The decider to talk to, and the workers that it judges."""
-        self._decider, self._workers = decider, workers
+    def begin(
+        self,
+        decider: Decider,
+        workers: Mapping[str, TakesVerdicts],
+        listeners: Sequence[HearsDecisions],
+    ) -> None:
+        """The decider to talk to, the workers that it judges, and who hears of that, in this
+        order."""
+        self._decider, self._workers, self._listeners = decider, workers, listeners
 
     def join(self, request: TakesOrders) -> int:
         """A number for a request, under which it gets orders until `leave`."""
@@ -105,10 +116,10 @@ class Channel:
                     request.take(order)
             case m.WorkerStuck() | m.HealthChanged():
                 self._workers[order.worker].judged(order)
-                for listener in self.listeners:
+                for listener in self._listeners:
                     listener.health_changed()
             case _:
-                for listener in self.listeners:
+                for listener in self._listeners:
                     listener.note(order)
 
     def _arm(self) -> None:

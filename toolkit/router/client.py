@@ -4,22 +4,23 @@ Back-pressure: when the client's write buffer is over its high-water mark, every
 connection that feeds it stops being read until the buffer has drained.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from aiohttp import web
 
 from toolkit.router.first import first_of
 
-if TYPE_CHECKING:
-    from toolkit.router.relay import Relay
-
-
 _DONE = b"[DONE]\n\n"
+
+
+class Feed(Protocol):
+    """What brings events from a worker, and can be held up."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class _Response(web.StreamResponse):
@@ -41,7 +42,7 @@ class ClientStream:
         self._chunked = True
         self._pending: list[bytes] = []
         self._last = b""
-        self._relays: list[Relay] = []
+        self._feeds: list[Feed] = []
         self._draining: asyncio.Task[None] | None = None
         self._starting: asyncio.Future[None] | None = None
         self._begun: asyncio.Task[None] | None = None
@@ -50,8 +51,8 @@ class ClientStream:
     def started(self) -> bool:
         return self._starting is not None or self._begun is not None
 
-    def join(self, relay: Relay) -> None:
-        self._relays.append(relay)
+    def join(self, feed: Feed) -> None:
+        self._feeds.append(feed)
 
     def begin(self) -> None:
         """`start`, and nobody waits for it."""
@@ -108,8 +109,8 @@ class ClientStream:
             self._throttle()
 
     def _throttle(self) -> None:
-        for relay in self._relays:
-            relay.pause()
+        for feed in self._feeds:
+            feed.pause()
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
@@ -121,8 +122,8 @@ class ClientStream:
             return  # the client is gone: its handler is being cancelled
         finally:
             self._draining = None
-        for relay in self._relays:
-            relay.resume()
+        for feed in self._feeds:
+            feed.resume()
 
     async def finish(self, events: bytes = b"") -> web.StreamResponse:
         """Last events, then the end of the body."""
@@ -136,4 +137,4 @@ class ClientStream:
         for task in (self._draining, self._begun):
             if task is not None:
                 task.cancel()
-        self._relays.clear()
+        self._feeds.clear()

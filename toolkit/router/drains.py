@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.moves import Live, MoveOutcome, Moves
-    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Rank
 
 LOOK_S = 0.02
 AGAIN_S = 0.25

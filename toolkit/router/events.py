@@ -16,10 +16,9 @@ from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.quiet import where
-from toolkit.router.rank import Rank
 from toolkit.router.retry_after import passed
 from toolkit.router.upstream import Call
-from toolkit.router.worker import Worker
+from toolkit.router.worker import Rank, Worker
 from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
@@ -216,7 +215,9 @@ class Watcher:
     def _take(self, event: events.Event, now: float) -> None:
         match event:
             case events.LoadReading():
-                self._told(event.dp_rank, lambda rank: rank.read(event, now))
+                self._told(
+                    event.dp_rank, lambda rank: self._known_workers.read_load(rank, event, now)
+                )
             case events.PrefillDone():
                 self.worker.prefill_done(event)
             case events.Moving():
@@ -244,7 +245,7 @@ class Watcher:
                 self._hello = True
                 self._stranger = other_run(self.worker.config, event.run) or _unknown(event)
                 if self._stranger is None:
-                    self.worker.take_hello(event)
+                    self._known_workers.greet(self.worker, event)
 
     def _pinged(self, ping: events.Ping) -> None:
         before = self._is_held_up()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from time import monotonic
 from typing import cast
 
+from toolkit.contract.events import Hello, LoadReading
 from toolkit.decide import messages as m
 from toolkit.decide.bounds import DeciderBounds, kept_back
 from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import KnownRanks
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.router.channel import Channel
-from toolkit.router.rank import Rank
 from toolkit.router.validate.declared import oldest
-from toolkit.router.worker import Worker
+from toolkit.router.worker import Rank, Worker
 from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import RouterConfig
 
@@ -31,15 +31,26 @@ class KnownWorkers:
         stages = None if layout is None else StageFilter(layout)
         ranks = KnownRanks(self.workers, monotonic())
         self.decider = Decider(ranks, _bounds(config), stages)
-        channel.begin(self.decider, self._named)
-
-    @property
-    def listeners(self) -> Sequence[WorkerListener]:
-        return self.channel.listeners
+        self.listeners: list[WorkerListener] = []
+        """Who hears of workers, in this order."""
+        channel.begin(self.decider, self._named, self.listeners)
 
     def listen(self, listener: WorkerListener) -> None:
         """One more that hears of workers."""
-        self.channel.listeners.append(listener)
+        self.listeners.append(listener)
+
+    def greet(self, worker: Worker, hello: Hello) -> None:
+        """The worker says what it is."""
+        worker.take_hello(hello)
+        for listener in self.listeners:
+            listener.greeted(worker)
+        worker.tell_hello()
+
+    def read_load(self, rank: Rank, reading: LoadReading, now: float) -> None:
+        """A rank has published its load."""
+        rank.read(reading, now)
+        for listener in self.listeners:
+            listener.load_read(rank)
 
     def why_other_model(self, worker: Worker) -> str | None:
         """Why a worker must not serve here: KV of one model means nothing to another, and all that

@@ -7,18 +7,13 @@ another one, whatever that does (`toolkit.router.strangers`). A client that does
 written to it is dropped (`toolkit.router.stalls`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from toolkit.router.quiet import Tally
 from toolkit.router.stalls import Stalls
 from toolkit.router.strangers import Strangers
-
-if TYPE_CHECKING:
-    from toolkit.router.connections import Connection
 
 SWEEP_S = 0.5
 IDLE_S = 1.0
@@ -32,6 +27,18 @@ LOOKS = 4
 LOOK_S = 0.25
 
 
+class Guest(Protocol):
+    """A client's connection, as the lobby needs it."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def idle(self) -> bool: ...
+    def is_stalled(self, known: Stalls, now: float) -> bool: ...
+    def too_late(self) -> None: ...
+    def drop(self) -> None: ...
+
+
 class Lobby:
     """All connections of clients, and the clock of those whose head is not complete."""
 
@@ -41,14 +48,14 @@ class Lobby:
         self.most = most
         self.head_s = head_s
         self.stalls = Stalls(stall_s)
-        self.open: dict[Connection, float] = {}
+        self.open: dict[Guest, float] = {}
         """With the time of the last request's head; those that had none for longest come first."""
-        self.heads: dict[Connection, float] = {}
+        self.heads: dict[Guest, float] = {}
         """Deadlines of heads, the nearest first."""
-        self.strangers: Strangers[Connection] = Strangers(
+        self.strangers: Strangers[Guest] = Strangers(
             max(1, int(most * STRANGERS)) if keys else most
         )
-        self.live: set[Connection] = set()
+        self.live: set[Guest] = set()
         """Also those that are being closed."""
         self.stalled = Tally("connections dropped, since their clients took nothing any more")
         self.crowded = Tally("connections without a key closed, since there are too many of them")
@@ -58,7 +65,7 @@ class Lobby:
         self._sweeper: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: Guest) -> bool:
         now = monotonic()
         if len(self.open) >= self.most and not self._make_room():
             self.full.add()
@@ -73,34 +80,34 @@ class Lobby:
             self._look_later()
         return True
 
-    def welcome(self, connection: Connection) -> None:
+    def welcome(self, connection: Guest) -> None:
         """It has shown a key."""
         self.strangers.remove(connection)
 
-    def begun(self, connection: Connection) -> None:
+    def begun(self, connection: Guest) -> None:
         """The first bytes of a head have come."""
         if connection in self.open:
             self.heads.setdefault(connection, monotonic() + self.head_s)
 
-    def headed(self, connection: Connection) -> None:
+    def headed(self, connection: Guest) -> None:
         """A head is complete."""
         self.heads.pop(connection, None)
         if self.open.pop(connection, None) is not None:
             self.open[connection] = monotonic()
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Guest) -> None:
         """It counts no more."""
         self.open.pop(connection, None)
         self.heads.pop(connection, None)
         self.strangers.remove(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: Guest) -> None:
         """It is closed."""
         self.leave(connection)
         self.live.discard(connection)
         self.stalls.forget(connection)
 
-    def _make_way(self, stranger: Connection | None) -> None:
+    def _make_way(self, stranger: Guest | None) -> None:
         if stranger is not None:
             self.crowded.add()
             self.leave(stranger)
@@ -112,7 +119,7 @@ class Lobby:
         if now - self._shed_at < 0.1:
             return False
         self._shed_at = now
-        idle: list[Connection] = []
+        idle: list[Guest] = []
         for connection, since in self.open.items():
             if now - since < IDLE_S or len(idle) == SHED:
                 break

@@ -1,17 +1,12 @@
 """Putting the answers of sub-requests together: n > 1, batches, and prompt log-probabilities."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from toolkit.router.client import ClientStream, Feed
 from toolkit.router.request import Endpoint, Job
 from toolkit.router.resume import parse_event, split_events
-
-if TYPE_CHECKING:
-    from toolkit.router.client import ClientStream
-    from toolkit.router.relay import Relay
 
 _INPUT_KEYS = ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs")
 _LOGPROB_KEYS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
@@ -70,8 +65,8 @@ class SubStream:
         self.usage: dict[str, Any] | None = None
         self._last: dict[str, Any] | None = None
 
-    def join(self, relay: Relay) -> None:
-        self._client.join(relay)
+    def join(self, feed: Feed) -> None:
+        self._client.join(feed)
 
     def write(self, events: bytes) -> None:
         out = []

@@ -8,19 +8,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
 
 from toolkit.contract.request_class import RequestClass
-from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
-from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.renamed_metrics import Registry
 from toolkit.router.worker_listener import WorkerListener
 
 if TYPE_CHECKING:
     from toolkit.contract.events import GaveWay
     from toolkit.limited_logs import Limited
-    from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.eldr.locality import Locality
-    from toolkit.router.stages import Rebalancer
     from toolkit.router.worker import Worker
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -149,28 +145,9 @@ class Metrics(WorkerListener):
         if request_class != RequestClass.STANDARD:
             self.class_ttft.labels(str(request_class)).observe(seconds)
 
-    def watch(self, known_workers: KnownWorkers, locality: Locality | None) -> None:
-        """Export what decode workers say of their steps, and ELDR's part where there is one."""
-        self.registry.register(StepCollector(known_workers))
-        self.registry.register(StuckCollector(known_workers))
-        if locality is not None:
-            self.registry.register(LocalityCollector(locality))
-
-    def watch_policies(self, dispatcher: Dispatcher) -> None:
-        """Export what policies count, the pool, the balance of decode ranks, and stages."""
-        from toolkit.router.policy_figures import PolicyCollector
-
-        self.registry.register(PolicyCollector(dispatcher))
-        if dispatcher.decider.choosing.stages is not None:
-            from toolkit.router.stage_figures import StageCollector
-
-            self.registry.register(StageCollector(dispatcher.decider.choosing.stages))
-
-    def watch_rebalancer(self, rebalancer: Rebalancer) -> None:
-        """Export who asked to be moved in vain."""
-        from toolkit.router.stage_figures import RebalanceCollector
-
-        self.registry.register(RebalanceCollector(rebalancer))
+    def export(self, collector: Collector) -> None:
+        """Show what others count as well."""
+        self.registry.register(collector)
 
     def watch_logs(self, limited: Limited) -> None:
         """Export how many lines of this process's log were left out."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolkit.contract.events import Moving
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.moves import Live, MoveOutcome, Moves
-    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Rank
 
 SHAPE = (
     'the body must be {"rid": "...", "to": "decode-1"} or '

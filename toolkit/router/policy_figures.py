@@ -15,8 +15,9 @@ from toolkit.router.collectors import PREFIX
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from toolkit.decide.decider import Decider
     from toolkit.policies.base import Policy
-    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.balance import Balance
 
 
 class Count(NamedTuple):
@@ -75,13 +76,14 @@ class PolicyCollector(Collector):
     """Decisions by part, the pool, and the balance of decode ranks. Counts begin anew when a policy
     is switched."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, decider: Decider, balance: Balance | None) -> None:
+        self._decider = decider
+        self._balance = balance
 
     def collect(self) -> Iterator[Metric]:
         yield from self._policies()
         yield from self._pool()
-        yield from self._balance()
+        yield from self._evenness()
 
     def _policies(self) -> Iterator[Metric]:
         decisions = CounterMetricFamily(
@@ -94,7 +96,7 @@ class PolicyCollector(Collector):
             "Output lengths: judged requests, mean error and bias in steps of 80, skill, Brier",
             labels=["policy", "what"],
         )
-        for side, policy in self._dispatcher.policies.items():
+        for side, policy in self._decider.choosing.policies.items():
             for what, kind, value in counts(policy):
                 decisions.add_metric([side, policy.name, what, kind], value)
             for what, figure in prediction(policy).items():
@@ -103,7 +105,7 @@ class PolicyCollector(Collector):
         yield errors
 
     def _pool(self) -> Iterator[Metric]:
-        pool = self._dispatcher.decider.pool
+        pool = self._decider.pool
         if pool is None:
             return
         yield GaugeMetricFamily(
@@ -115,11 +117,10 @@ class PolicyCollector(Collector):
             value=pool.expired,
         )
 
-    def _balance(self) -> Iterator[Metric]:
-        balance = self._dispatcher.balance
-        if balance is None:
+    def _evenness(self) -> Iterator[Metric]:
+        if self._balance is None:
             return
-        sums = balance.sums
+        sums = self._balance.sums
         yield CounterMetricFamily(
             PREFIX + "kv_samples",
             "Samples of the KV tokens of all decode ranks",

@@ -1,17 +1,11 @@
 """Requests whose worker has fallen silent, though it still says that it lives."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from toolkit.router.upstream import Call
-
-if TYPE_CHECKING:
-    from toolkit.router.rank import Rank
-    from toolkit.settings.router.config import RouterConfig
+from toolkit.settings.router.config import RouterConfig
 
 STARVED = 4.0
 """A stream may be silent for this many time-outs while others of its rank are not: it waits for a
@@ -95,9 +89,8 @@ class Silence:
         return now - self._moved_at > limit or own > STARVED * limit
 
 
-async def give_up_silent(ranks: Iterable[Rank], config: RouterConfig) -> None:
+async def give_up_silent(ranks: Sequence[Silence], config: RouterConfig) -> None:
     """Look at all ranks from time to time, until cancelled."""
-    each = [rank for rank in ranks if rank.worker.config.role != "prefill"]
     pause = min(1.0, min(config.first_token_timeout_s, config.idle_timeout_s) / LOOKS)
     while True:
         before = monotonic()
@@ -105,6 +98,6 @@ async def give_up_silent(ranks: Iterable[Rank], config: RouterConfig) -> None:
         now = monotonic()
         if now - before > 2 * pause + 1.0:
             continue  # we were held up ourselves: bytes may lie unread
-        for rank in each:
-            for call, why in rank.silence.look(now):
+        for rank in ranks:
+            for call, why in rank.look(now):
                 call.close(why, "silent")

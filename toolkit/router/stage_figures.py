@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from toolkit.policies.stages.narrowing import StageFilter
-    from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.rank import Rank
+    from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.stages import Rebalancer
+    from toolkit.router.worker import Rank
 
 
-def of_rank(dispatcher: Dispatcher, rank: Rank) -> dict[str, Any]:
+def of_rank(known_workers: KnownWorkers, rank: Rank) -> dict[str, Any]:
     """The stage of a decode rank and its range in KV tokens; empty where there are no stages."""
-    stages = dispatcher.decider.choosing.stages
+    stages = known_workers.decider.choosing.stages
     if stages is None or rank.worker.config.role != "decode":
         return {}
-    stage = stages.stages[dispatcher.known_workers.side("decode").index(rank)]
+    stage = stages.stages[known_workers.side("decode").index(rank)]
     return {"stage": stage, "range": stages.layout.shown(stage)}
 
 

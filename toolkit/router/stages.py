@@ -16,9 +16,9 @@ from toolkit.router.first import first_of
 from toolkit.router.quiet import where
 
 if TYPE_CHECKING:
-    from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.moves import Live, MoveOutcome
-    from toolkit.router.rank import Rank
+    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.moves import Live, MoveOutcome, Moves
+    from toolkit.router.worker import Rank
     from toolkit.settings.router.rebalance import Rebalance
 
 log = logging.getLogger("toolkit.router")
@@ -45,11 +45,12 @@ class Rebalancer:
     whose move was refused rests for AGAIN_S.
     """
 
-    def __init__(self, dispatcher: Dispatcher, config: Rebalance) -> None:
-        self._d = dispatcher
+    def __init__(self, known_workers: KnownWorkers, moves: Moves, config: Rebalance) -> None:
+        self._moves = moves
         self._config = config
-        self._ranks = dispatcher.known_workers.side("decode")
-        stages = dispatcher.decider.choosing.stages
+        self._keyed = bool(known_workers.worker_key)
+        self._ranks = known_workers.side("decode")
+        self._narrowing = stages = known_workers.decider.choosing.stages
         self._stage = [0] * len(self._ranks) if stages is None else stages.stages
         qoe = config.model
         layout = None if stages is None else stages.layout
@@ -73,18 +74,20 @@ class Rebalancer:
         self._carried: dict[Live, PlannedMove] = {}
         self._rests: dict[Live, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ended = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] | None = None
+        """Done when a move has ended since the last pass; None while it does not run."""
         self._refined_at = monotonic()
 
     async def run(self) -> None:
         """Until it is cancelled. A pass that fails is logged, and there is a next one."""
-        if not self._d.known_workers.worker_key:
+        if not self._keyed:
             log.warning("rebalance: nothing can be moved, as the router has no worker_api_key_env")
+        ended = self._ended = asyncio.get_running_loop().create_future()
         try:
             while True:
-                await first_of((self._ended,), self._config.every_s)
-                if self._ended.done():
-                    self._ended = asyncio.get_running_loop().create_future()
+                await first_of((ended,), self._config.every_s)
+                if ended.done():
+                    ended = self._ended = asyncio.get_running_loop().create_future()
                     await asyncio.sleep(max(self._config.soon_s, PARTS * self.pass_s))
                 begun = monotonic()
                 try:
@@ -116,7 +119,7 @@ class Rebalancer:
         held: defaultdict[Rank, list[Live]] = defaultdict(list)
         coming: Counter[Rank] = Counter()
         moving: Counter[Rank] = Counter()
-        for live in self._d.moves.all():
+        for live in self._moves.all():
             if live.rank is not None:
                 held[live.rank].append(live)
             for source, target in self._on_its_way(live):
@@ -166,7 +169,7 @@ class Rebalancer:
             request=live,
             length=length,
             movable=not (moving or rank.held or live in self._rests)
-            and self._d.moves.why_not(live) is None,
+            and self._moves.why_not(live) is None,
             moving=moving,
             prompt=length - live.generated,
             left=live.left,
@@ -176,11 +179,11 @@ class Rebalancer:
         target: Any = move.target
         began = monotonic()
         try:
-            outcome = await self._d.moves.move(live, self._ranks[target], move.why)
+            outcome = await self._moves.move(live, self._ranks[target], move.why)
             self._over(live, outcome, monotonic() - began)
         finally:
             self._carried.pop(live, None)
-            if not self._ended.done():
+            if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
 
     def _over(self, live: Live, outcome: MoveOutcome, took_s: float) -> None:
@@ -194,7 +197,7 @@ class Rebalancer:
         self.tokens_per_s = speed if not before else before + SHARE * (speed - before)
 
     def _refine(self, instances: Sequence[Instance], now: float) -> None:
-        stages = self._d.decider.choosing.stages
+        stages = self._narrowing
         if self.refiner is None or stages is None:
             return
         if now - self._refined_at < self._config.refine_s:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.decide.reservation import Reservation
-from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call
+from toolkit.router.worker import Rank
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.early import Early

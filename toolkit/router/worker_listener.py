@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from toolkit.contract.events import GaveWay
     from toolkit.decide import messages as m
-    from toolkit.router.rank import Rank
-    from toolkit.router.worker import Worker
+    from toolkit.router.worker import Rank, Worker
 
 
 class WorkerListener:

@@ -187,7 +187,7 @@ class Deployment(Section):
 
     @model_validator(mode="after")
     def _dp_policies(self) -> Deployment:
-        check_roles(self)
+        check_roles(self.roles, self.router.kind, self.router.profile is not None)
         return self
 
     def on_device(self, device: str) -> Deployment:

@@ -3,15 +3,10 @@
 What it may name: `toolkit.policies.dp_method`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from toolkit.errors import Problem
-
-if TYPE_CHECKING:
-    from toolkit.settings.deployment import Deployment
-    from toolkit.settings.role import Role
+from toolkit.settings.role import Role
 
 FLAG = "load-balance-method"
 
@@ -26,14 +21,15 @@ def by_signature(name: str | None) -> bool:
     return dp_method.by_signature(name)
 
 
-def check_roles(deployment: Deployment) -> None:
-    """Whether the DP policies of a deployment are known and will be asked. ValueError: why not."""
-    for name, role in deployment.roles.items():
+def check_roles(roles: Mapping[str, Role], router: str, profiled: bool) -> None:
+    """Whether the DP policies of a deployment's roles are known and will be asked. `router`: its
+    kind; `profiled`: it has a profile. ValueError: why not."""
+    for name, role in roles.items():
         if role.dp_policy is None:
             continue
         from toolkit.policies.dp_method import check_method
 
-        if deployment.router.kind == "toolkit":
+        if router == "toolkit":
             raise ValueError(
                 f"{name}.dp_policy: {role.dp_policy} would never be asked, as router: toolkit "
                 "names the DP rank of every request: set router.prefill_policy and "
@@ -41,7 +37,7 @@ def check_roles(deployment: Deployment) -> None:
             )
         try:
             side = None if name == "worker" else name
-            check_method(role.dp_policy, side, deployment.router.profile is not None)
+            check_method(role.dp_policy, side, profiled)
             if by_signature(role.dp_policy) and name != "decode":
                 raise ValueError("signatures come from prefill workers: use mode: pd, and decode")
         except ValueError as error:

@@ -9,7 +9,7 @@ from toolkit.policies.following import Following, Key
 
 if TYPE_CHECKING:
     from toolkit.policies.base import Group, Policy, RequestView
-    from toolkit.simulate.rank import SimulatedRank
+    from toolkit.simulate.worker_states import SimulatedRankState
 
 
 class SteppedFollowing(Following):
@@ -17,8 +17,8 @@ class SteppedFollowing(Following):
     their steps when somebody wants to know (`catch_up`), and each answer is set right by what it
     has said (`has_said`) where steps do not tell: when it begins, moves, and ends."""
 
-    def __init__(self, policy: Policy, ranks: Mapping[Key, SimulatedRank]) -> None:
-        super().__init__(policy)
+    def __init__(self, policy: Policy, ranks: Mapping[Key, SimulatedRankState]) -> None:
+        super().__init__(policy.inflight, policy.locality)
         self._ranks = ranks
         self._told: dict[Key, int] = {}
         """Steps of each rank that were counted."""
@@ -52,8 +52,8 @@ class SteppedFollowing(Following):
         if not self.lengths:
             return
         told, steps = self._told, {}
-        for key, rank in self._ranks.items():
-            done = rank.group.steps_of(rank)
+        for key, state in self._ranks.items():
+            done = state.loop.steps_of(state.rank)
             before = told.get(key, done)
             if done != before:
                 steps[key] = done - before
@@ -62,8 +62,8 @@ class SteppedFollowing(Following):
             self.all_stepped(steps)
 
     def _catch_up(self, key: Key) -> None:
-        rank = self._ranks[key]
-        done = rank.group.steps_of(rank)
+        state = self._ranks[key]
+        done = state.loop.steps_of(state.rank)
         before = self._told.get(key, done)
         if done > before:
             self.stepped(key, done - before)

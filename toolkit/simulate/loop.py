@@ -73,7 +73,7 @@ class Loop(ABC):
         self.crossing_steps_s = 0.0
         """Sum over steps of what their all-to-all took."""
         for place, rank in enumerate(self.ranks):
-            rank.group, rank.place = self, place
+            rank.place, rank.shares_experts = place, len(self.ranks) > 1
         self._experts = None
         if experts is not None:
             self._experts = ExpertTime(experts, links_of(cost), len(self.ranks))

@@ -1,7 +1,7 @@
 """Requests that move from one decode rank to another while they decode, with what that costs."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan
@@ -92,6 +92,7 @@ class SimulatedMoves:
         kind: Kind,
         hop_s: float,
         told: MoveObserver,
+        groups: Iterable[Movable],
         again: Callable[[Request, Callable[[], None]], None] | None = None,
     ) -> None:
         """`again`: let the request's prefill worker compute its answer so far and send all of its
@@ -103,6 +104,7 @@ class SimulatedMoves:
         self.under_way: dict[Request, SimulatedMove] = {}
         self._hop_s = hop_s
         self._told = told
+        self._groups = {rank: group for group in groups for rank in group.ranks}
         self._again = again
         self._line_free: dict[str, float] = {}
 
@@ -110,14 +112,14 @@ class SimulatedMoves:
         self, request: Request, source: SimulatedRank, target: SimulatedRank, why: Why
     ) -> None:
         """The request, which decodes at the source, is to go to the target."""
-        length = _group(source).length_of(request)
+        length = self._groups[source].length_of(request)
         queues = self.kind == "replay" and self._again is None
         moving = SimulatedMove(
             request, source, target, why, length, 0 if queues else length + AHEAD
         )
         self.under_way[request] = moving
         if moving.tokens:
-            _group(target).expect(target, moving.tokens)
+            self._groups[target].expect(target, moving.tokens)
         self._told.coming(moving)
         if self.kind == "direct":
             self._send(moving)
@@ -141,17 +143,17 @@ class SimulatedMoves:
     def _cut(self, moving: SimulatedMove) -> None:
         """Leave when the step that runs is over."""
         if self.under_way.get(moving.request) is moving:
-            moving.source.group.at_boundary(self._leave, moving)
+            self._groups[moving.source].at_boundary(self._leave, moving)
 
     def _leave(self, moving: SimulatedMove) -> None:
         request, source, target = moving.request, moving.source, moving.target
         if self.under_way.get(request) is not moving:
             return
-        if not _group(source).take_out(source, request):
+        if not self._groups[source].take_out(source, request):
             self.events.at(self.events.now, self._give_up, moving)
             return
         moving.left = self.events.now
-        _group(target).tell_back(request, partial(self._goes_on, moving))
+        self._groups[target].tell_back(request, partial(self._goes_on, moving))
         if self.kind == "direct":
             rest = request.prompt + request.generated - moving.length
             self.events.after(self.cost.transfer_s(rest), self._put_in, moving)
@@ -159,13 +161,13 @@ class SimulatedMoves:
             self.events.after(self._hop_s, self._again, request, partial(self._put_in, moving))
         else:
             request.cached = request.computed = 0
-            self.events.after(2 * self._hop_s, target.group.arrive, target, request)
+            self.events.after(2 * self._hop_s, self._groups[target].arrive, target, request)
 
     def _put_in(self, moving: SimulatedMove) -> None:
-        _group(moving.target).put_in(moving.target, moving.request, moving.tokens)
+        self._groups[moving.target].put_in(moving.target, moving.request, moving.tokens)
 
     def _goes_on(self, moving: SimulatedMove) -> None:
-        request, group = moving.request, _group(moving.target)
+        request, group = moving.request, self._groups[moving.target]
         del self.under_way[request]
         running = request in moving.target.running
         said = group.said(request) if running else request.generated
@@ -179,11 +181,6 @@ class SimulatedMoves:
             return
         del self.under_way[moving.request]
         if moving.tokens:
-            _group(moving.target).release(moving.target, moving.tokens)
+            self._groups[moving.target].release(moving.target, moving.tokens)
         self.figures.given_up += 1
         self._told.given_up(moving)
-
-
-def _group(rank: SimulatedRank) -> Movable:
-    assert isinstance(rank.group, Movable)
-    return rank.group

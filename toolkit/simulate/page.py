@@ -84,7 +84,7 @@ def _lines(recorder: Recorder, most: float, key: str, name: str) -> str:
     end = max([*series.times, 1.0])
     chart = Chart(460, 260, (0.0, end), (0.0, most * 1.05 or 1.0), left=64)
     chart.axes("simulated seconds", "KV tokens")
-    ranks = len(recorder.ranks)
+    ranks = recorder.ranks
     if ranks <= MOST_LINES:
         lines = [([row[g] for row in series.values], f"c{g % 8}") for g in range(ranks)]
     else:
@@ -202,7 +202,7 @@ class _LogX(Chart):
 
 
 def _pareto(outcome: Outcome) -> str:
-    ranks = len(outcome.recorders[0].ranks)
+    ranks = outcome.recorders[0].ranks
     xs = [1 / outcome.median(arm, "tpot_mean") for arm in range(len(outcome.arms))]
     ys = [outcome.median(arm, "output_tokens_s") / ranks for arm in range(len(outcome.arms))]
     chart = Chart(560, 320, around(xs, room=0.15), around(ys, room=0.15), left=64)

@@ -1,16 +1,10 @@
 """One DP rank: how much it can hold, and who is there."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from toolkit.policies.base import Group, group_of
 from toolkit.simulate.request import Request
-
-if TYPE_CHECKING:
-    from toolkit.simulate.loop import Loop
 
 
 @dataclass(eq=False)
@@ -23,9 +17,10 @@ class SimulatedRank:
     slots: int
     capacity: int
     reserve: int = 0
-    group: Loop = field(init=False, repr=False)
     place: int = 0
     """In its group."""
+    shares_experts: bool = False
+    """With those that it takes its steps with."""
     arriving: deque[Request] = field(default_factory=deque)
     """Bound here, without a place yet."""
     coming: int = 0
@@ -38,11 +33,6 @@ class SimulatedRank:
     @property
     def key(self) -> tuple[str, int]:
         return (self.name, self.dp_rank)
-
-    @property
-    def shares_experts(self) -> bool:
-        """With those that it takes its steps with."""
-        return len(self.group.ranks) > 1
 
     @property
     def experts(self) -> Group:

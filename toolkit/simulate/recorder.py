@@ -12,7 +12,7 @@ from toolkit.simulate.histogram import Histogram
 from toolkit.simulate.request import Request
 
 if TYPE_CHECKING:
-    from toolkit.simulate.rank import SimulatedRank
+    from toolkit.simulate.loop import Loop
 
 POINTS = 1024
 """Of a series that are kept at most: when there are more, every second one goes."""
@@ -90,13 +90,14 @@ class Recorder:
 
     def __init__(
         self,
-        ranks: Sequence[SimulatedRank],
+        groups: Sequence[Loop],
         since: float = 0.0,
         until: float = math.inf,
         slo: tuple[float, ...] = LatencyLimits(),
         full: bool = False,
     ) -> None:
-        self.ranks = list(ranks)
+        self.groups = list(groups)
+        self.ranks = sum(len(group.ranks) for group in groups)
         self.full = full
         self.since, self.until = since, until
         self.slo = LatencyLimits(*slo)
@@ -147,7 +148,7 @@ class Recorder:
 
     def sample(self, now: float) -> None:
         """Look at every rank's batch."""
-        values = [rank.group.kv_of(rank.place) for rank in self.ranks]
+        values = [group.kv_of(place) for group in self.groups for place in range(len(group.ranks))]
         self.series.add(now, values)
         most = max(values)
         if not self.since <= now <= self.until or not most:
@@ -165,7 +166,7 @@ class Recorder:
         until = min(self.until, self.last)
         seconds = max(until - self.since, 1e-9)
         samples = max(self.samples, 1)
-        busy = sum(rank.group.busy_s for rank in self.ranks)
+        busy = sum(group.busy_s for group in self.groups for _ in group.ranks)
         found: dict[str, Any] = {
             "requests": self.all.requests,
             "seconds": seconds,
@@ -176,7 +177,7 @@ class Recorder:
             "kv_max": self.fullest / samples,
             "kv_mean": self.mean / samples,
             "barrier_share": self.waiting / samples,
-            "decode_busy": busy / len(self.ranks) / max(self.last, 1e-9),
+            "decode_busy": busy / self.ranks / max(self.last, 1e-9),
             "retractions": self.retracted,
         }
         found |= self.all.figures()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import Policy, Refits
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids, ExpertLocality
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ class SimulatedRefits:
     the new centroids, however soon it comes. `made` counts them.
     """
 
-    def __init__(self, locality: EldrPolicy, refits: Refits) -> None:
+    def __init__(self, locality: ExpertLocality, refits: Refits) -> None:
         from toolkit.signatures.online import RefitWindow
 
         self._locality = locality

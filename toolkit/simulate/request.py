@@ -1,18 +1,11 @@
 """One simulated request, from its arrival to its last token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
 from toolkit.policies.preemption.bounds import Paused
-
-if TYPE_CHECKING:
-    from toolkit.simulate.rank import SimulatedRank
-
 
 UNKNOWN = RequestView()
 
@@ -50,8 +43,8 @@ class Request:
     prefill_began: float = nan
     prefilled: float = nan
     bound: float = nan
-    place: SimulatedRank | None = None
-    """Where it has its place, once it has one."""
+    place: tuple[str, int] | None = None
+    """The rank where it has its place, once it has one."""
     first_token: float = nan
     ended: float = nan
     generated: int = 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toolkit.policies.stages.layout import Layout
     from toolkit.simulate.events import Event, Events
     from toolkit.simulate.experts import SimulatedExperts
+    from toolkit.simulate.loop import Loop
     from toolkit.simulate.prefill import PrefillWorker
     from toolkit.simulate.rank import SimulatedRank
     from toolkit.simulate.request import Request
@@ -70,7 +71,7 @@ class SimulatedRouter:
         self,
         events: Events,
         prefills: Sequence[PrefillWorker],
-        ranks: Sequence[SimulatedRank],
+        groups: Sequence[Loop],
         prefill_policy: Policy,
         decode_policy: Policy,
         times: RouterTimes,
@@ -82,7 +83,7 @@ class SimulatedRouter:
         layout: Layout | None = None,
     ) -> None:
         """`parked`: prefills that one worker may hold whose decode rank is not chosen. `layout`:
-        the stages of these ranks, in their order; None: every one takes all."""
+        the stages of the groups' ranks, in their order; None: every one takes all."""
         self.events = events
         self.times = times
         self.late = bool(prefills) and dispatch == "late"
@@ -90,10 +91,10 @@ class SimulatedRouter:
         self.classes = classes
         self.stages = None if layout is None else StageFilter(layout)
         role = "decode" if prefills else "plain"
-        servers: dict[str, list[SimulatedRank]] = {}
-        for rank in ranks:
-            servers.setdefault(rank.name, []).append(rank)
-        decoding = [SimulatedServer(each, role, stops) for each in servers.values()]
+        servers: dict[str, list[Loop]] = {}
+        for group in groups:
+            servers.setdefault(group.ranks[0].name, []).append(group)
+        decoding = [SimulatedServer(name, each, role, stops) for name, each in servers.items()]
         self.decider = Decider(
             KnownRanks([*(PrefillServer(each, parked) for each in prefills), *decoding]),
             _bounds(self.late, kept_back(parked, classes)),
@@ -103,7 +104,7 @@ class SimulatedRouter:
         self._state = {state.key: state for state in self.rank_states}
         self.followed = None
         if decode_policy.needs.following:
-            self.followed = SteppedFollowing(decode_policy, {rank.key: rank for rank in ranks})
+            self.followed = SteppedFollowing(decode_policy, self._state)
         self.refits = SimulatedRefits.of(decode_policy)
         self._signatures = None if experts is None else experts.signatures
         self._running: dict[int, _Running] = {}
@@ -111,8 +112,9 @@ class SimulatedRouter:
         self._timer: Event | None = None
         for side, policy in (("prefill", prefill_policy), ("decode", decode_policy)):
             self.decider.use(side, policy, 0.0, self.followed)
+        first = groups[0].ranks[0]
         for name in self.decider.ranks.workers:
-            slots, reserve = ranks[0].slots, ranks[0].reserve
+            slots, reserve = first.slots, first.reserve
             self._tell(m.WorkerGreeted(name, slots, reserve))
             self._tell(m.WorkerUp(name))
         if times.report:
@@ -252,7 +254,7 @@ class SimulatedRouter:
         state.unbegun[request] = None
         if self.refits is not None:
             self.refits.observe(request.view.signature, self.events.now)
-        self.events.after(self.times.hop, state.rank.group.arrive, state.rank, request)
+        self.events.after(self.times.hop, state.loop.arrive, state.rank, request)
 
     def _decode_of(self, request: Request) -> Reservation:
         decode = self._running[request.number].decode

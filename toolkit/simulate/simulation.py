@@ -6,10 +6,10 @@ from math import inf, isnan
 from typing import Any
 
 from toolkit.policies import make_policy
-from toolkit.policies.eldr import Centroids
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.moving import Mover
 from toolkit.policies.stages.refining import Refiner
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.costs import links_of
@@ -18,8 +18,8 @@ from toolkit.simulate.decode import Group
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Fleet, Machine
-from toolkit.simulate.loop import Loop
 from toolkit.simulate.maps import maps_of
+from toolkit.simulate.movable import Movable
 from toolkit.simulate.moves import SimulatedMoves
 from toolkit.simulate.neighbours import Neighbours
 from toolkit.simulate.plain import PlainRank
@@ -78,12 +78,15 @@ class Simulation:
         neighbours = Neighbours(fleet.machine) if fleet.machine != Machine() else None
         build = WorkerBuilder(events, cost, fleet, neighbours, experts)
         self.prefills: list[PrefillWorker] = []
-        self.groups: Sequence[Loop]
+        self.groups: Sequence[Movable]
+        self._decodes: dict[tuple[str, int], tuple[SimulatedRank, Group]] = {}
         if fleet.worker is not None:
             self.groups = build.plains(fleet.worker, self._first, self._ended)
         else:
             self.prefills = build.prefills(self._prefilled)
-            self.groups = build.decodes(self._placed, self._first, self._ended)
+            decodes = build.decodes(self._placed, self._first, self._ended)
+            self._decodes = {rank.key: (rank, group) for group in decodes for rank in group.ranks}
+            self.groups = decodes
         self.ranks = [rank for group in self.groups for rank in group.ranks]
         router = fleet.router
         layout = (fleet.worker or fleet.decode).layout
@@ -109,7 +112,7 @@ class Simulation:
         self.router = SimulatedRouter(
             events,
             self.prefills,
-            self.ranks,
+            self.groups,
             prefill_policy,
             decode_policy,
             RouterTimes(router.hop_s, router.report_s),
@@ -127,7 +130,7 @@ class Simulation:
         if fleet.rebalance is not None:
             self._let_move(layout, fleet.rebalance)
         window = window or Window()
-        self.recorder = Recorder(self.ranks, window.since, window.until, slo, window.full)
+        self.recorder = Recorder(self.groups, window.since, window.until, slo, window.full)
 
     def run(self, until: float = inf) -> Recorder:
         """To the end of the last request, or of the time."""
@@ -169,7 +172,9 @@ class Simulation:
             rebalance,
         )
         again = self._again if self.prefills else None
-        self.moves = SimulatedMoves(self.events, cost, router.moves, router.hop_s, staged, again)
+        self.moves = SimulatedMoves(
+            self.events, cost, router.moves, router.hop_s, staged, self.groups, again
+        )
         staged.run(self.moves)
         if self.router.stages is not None and qoe is not None and rebalance.refine_s:
             refiner = Refiner(self.router.stages.layout, qoe, rebalance.refine_weight)
@@ -235,10 +240,11 @@ class Simulation:
         self.router.prefilled(request)
         if request.place is not None:
             # Sent chunk by chunk while it was computed: the last one is left.
-            self._send_kv(request.place, request, min(request.prompt, self.fleet.prefill.chunk))
+            rank, _ = self._decodes[request.place]
+            self._send_kv(rank, request, min(request.prompt, self.fleet.prefill.chunk))
 
     def _placed(self, rank: SimulatedRank, request: Request) -> None:
-        request.place = rank
+        request.place = rank.key
         if request.prefilled == request.prefilled:
             prefill = self.router.prefill_of(request)
             prefill.at_boundary(lambda: self._send_kv(rank, request, request.prompt))
@@ -259,8 +265,8 @@ class Simulation:
 
     def _arrived(self, prefill: PrefillWorker, rank: SimulatedRank, request: Request) -> None:
         prefill.fetched(request)
-        assert isinstance(rank.group, Group)
-        rank.group.received(rank, request)
+        _, group = self._decodes[rank.key]
+        group.received(rank, request)
 
     def _first(self, rank: SimulatedRank, request: Request) -> None:
         if isnan(request.first_token):

@@ -105,8 +105,8 @@ class Staged:
     def _refine(self, refiner: Refiner, narrowing: StageFilter) -> None:
         batches: list[list[Batch]] = [[] for _ in refiner.layout.stages]
         for state, stage in self._each():
-            group = state.rank.group
-            done = group.steps + group.taken()
+            loop = state.loop
+            done = loop.steps + loop.taken()
             running = state.rank.running
             batches[stage].append(
                 [(r.prompt, r.prompt + r.generated + done - r.joined) for r in running]
@@ -118,10 +118,10 @@ class Staged:
         return list(zip(self._states, self._stages, strict=True))
 
     def _instance(self, state: SimulatedRankState, stage: int) -> Instance:
-        rank, group = state.rank, state.rank.group
+        rank, loop = state.rank, state.loop
         assert self._moves is not None
         way = self._moves.under_way
-        done = group.steps + group.taken()
+        done = loop.steps + loop.taken()
         running = [
             RunningRequest(
                 r,
@@ -139,7 +139,7 @@ class Staged:
             RunningRequest(r, r.to_fill, movable=False, prompt=r.prompt) for r in rank.retracted
         ]
         place = rank.place
-        used = group.kv_of(place) + sum(r.prompt for r in waiting)
+        used = loop.kv_of(place) + sum(r.prompt for r in waiting)
         # Those that have come and not yet gone on are in the batch already.
         ahead = [moving for r, moving in coming.items() if r not in rank.running]
         kept = sum(moving.tokens or moving.length for moving in ahead)

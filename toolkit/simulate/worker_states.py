@@ -13,6 +13,7 @@ from toolkit.decide.watchdog import StuckBounds
 from toolkit.policies.base import Load, WorkerView
 
 if TYPE_CHECKING:
+    from toolkit.simulate.loop import Loop
     from toolkit.simulate.prefill import PrefillWorker
     from toolkit.simulate.rank import SimulatedRank
     from toolkit.simulate.request import Request
@@ -25,13 +26,13 @@ class SimulatedServer(WorkerState):
 
     ranks: Sequence[SimulatedRankState]
 
-    def __init__(self, ranks: Sequence[SimulatedRank], role: str, stops: bool) -> None:
-        shares = any(rank.shares_experts for rank in ranks)
-        spec = WorkerSpec(
-            ranks[0].name, role, dp_size=len(ranks), dp_attention=shares, preempts=stops
-        )
+    def __init__(self, name: str, groups: Sequence[Loop], role: str, stops: bool) -> None:
+        """`groups`: of its ranks, in their order."""
+        ranks = [(rank, group) for group in groups for rank in group.ranks]
+        shares = any(rank.shares_experts for rank, _ in ranks)
+        spec = WorkerSpec(name, role, dp_size=len(ranks), dp_attention=shares, preempts=stops)
         super().__init__(spec, NEVER_STUCK)
-        self.ranks = [SimulatedRankState(self, rank) for rank in ranks]
+        self.ranks = [SimulatedRankState(self, rank, group) for rank, group in ranks]
 
 
 class WaitingLedger(Ledger):
@@ -67,9 +68,9 @@ class SimulatedRankState(RankState):
 
     ledger: WaitingLedger
 
-    def __init__(self, worker: SimulatedServer, rank: SimulatedRank) -> None:
+    def __init__(self, worker: SimulatedServer, rank: SimulatedRank, loop: Loop) -> None:
         super().__init__(worker, rank.dp_rank, NEVER_STUCK)
-        self.rank = rank
+        self.rank, self.loop = rank, loop
         self.ledger = WaitingLedger()
         self.unbegun: dict[Request, None] = {}
         """Requests that were sent here and have said nothing yet."""
@@ -77,12 +78,12 @@ class SimulatedRankState(RankState):
 
     def live(self) -> Load:
         """As it is now."""
-        rank, ledger = self.rank, self.ledger
-        computing = rank.group.computing(rank.place)
+        rank, loop, ledger = self.rank, self.loop, self.ledger
+        computing = loop.computing(rank.place)
         return Load(
             running=len(rank.running),
             waiting=ledger.waiting,
-            used_tokens=rank.group.kv_of(rank.place) + computing,
+            used_tokens=loop.kv_of(rank.place) + computing,
             total_tokens=rank.capacity,
             waiting_tokens=max(0, ledger.waiting_tokens - computing),
         )

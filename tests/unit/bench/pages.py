@@ -70,7 +70,7 @@ def by_class() -> Report:
         played.append(rounds)
     comparison = Comparison([Arm.parse(name) for name in NAMES[:2]], played)
     comparison.conclude()
-    comparison.remarks += doubts(comparison)
+    comparison.remarks += doubts(comparison.rounds)
     made = document() | {"comparison": comparison.as_json()}
     return Report(made, comparison=comparison, remarks=comparison.remarks)
 

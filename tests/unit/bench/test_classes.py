@@ -21,7 +21,7 @@ from tests.unit.bench.test_prompts import TARGET, saved
 from tests.unit.bench.test_sweep import OneByOne, run
 from tests.unit.html_page import Page
 from toolkit.bench import class_ratios
-from toolkit.bench.build import Source, build
+from toolkit.bench.build import build
 from toolkit.bench.classes import drawn
 from toolkit.bench.client import Sample
 from toolkit.bench.compare import Arm, Comparison
@@ -35,6 +35,7 @@ from toolkit.bench.report import group_tables
 from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Settings
 from toolkit.bench.several import joined_groups
+from toolkit.bench.source import Source
 from toolkit.bench.swept import Range
 from toolkit.bench.workload import Item, Workload
 from toolkit.cli.main import app
@@ -325,7 +326,7 @@ def test_ratios_are_paired_by_rounds_and_need_every_round() -> None:
     assert ratio.pairs == 2
     assert set(found["a"]) == {"mean_ttft_ms"} and found["b"] == {}
     comparison = Comparison([Arm.parse("x"), Arm.parse("y")], [ours, other])
-    first, second = class_ratios.doubts(comparison)
+    first, second = class_ratios.doubts(comparison.rounds)
     assert first.startswith("class a: in some round no request kept to the SLO")
     assert second.startswith("class b: 1 of 2 rounds have no such request")
     assert class_ratios.median(ours, "a", "mean_ttft_ms") == 2.5

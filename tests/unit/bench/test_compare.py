@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from toolkit.bench.build import Source
 from toolkit.bench.client import Sample
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.errors import BenchError
@@ -16,6 +15,7 @@ from toolkit.bench.metrics import Slo, summarise
 from toolkit.bench.ratios import arms_table, ratio_tables
 from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Settings, _rounds
+from toolkit.bench.source import Source
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
 

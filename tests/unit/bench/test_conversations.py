@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.bench.test_prompts import TARGET, saved
-from toolkit.bench.build import Source, build
+from toolkit.bench.build import build
 from toolkit.bench.conversations import served, turns
 from toolkit.bench.errors import BenchError
 from toolkit.bench.groups import MOST, by_name, by_turn, turn_metrics
 from toolkit.bench.prompts import UserPrompt, parse
 from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
+from toolkit.bench.source import Source
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
 

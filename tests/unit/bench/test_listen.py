@@ -217,10 +217,10 @@ def test_the_router_is_told_the_label(label: Any, sent: str | None) -> None:
 async def test_a_report_has_the_decode_workers_by_name(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from toolkit.bench.build import Source
     from toolkit.bench.metrics import Slo
     from toolkit.bench.phases import TrafficPhase
     from toolkit.bench.report import decode_table, metrics_table, phase_table, write_json
+    from toolkit.bench.source import Source
 
     phases = (TrafficPhase(6, languages="en"), TrafficPhase(4, domains="code", max_tokens=5))
     settings = Settings(Source(phases=phases, max_tokens=3), BenchLoad(label="cell"), Slo())

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.bench.build import Source, build
+from toolkit.bench.build import build
 from toolkit.bench.errors import BenchError
 from toolkit.bench.phases import TrafficPhase
+from toolkit.bench.source import Source
 from toolkit.bench.target import Target
 from toolkit.bench.workload import Item, Workload
 

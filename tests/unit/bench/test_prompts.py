@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.bench import prompts
-from toolkit.bench.build import Source, build
+from toolkit.bench.build import build
 from toolkit.bench.client import payload
 from toolkit.bench.errors import BenchError
+from toolkit.bench.source import Source
 from toolkit.bench.target import SPARE, Target
 from toolkit.bench.workload import Workload
 from toolkit.embedded import model_path

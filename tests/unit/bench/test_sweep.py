@@ -14,7 +14,6 @@ from rich.console import Console
 from tests.unit.bench.pages import single, swept, talked
 from tests.unit.html_page import Page
 from toolkit.bench import page_sweep
-from toolkit.bench.build import Source
 from toolkit.bench.compare import Arm
 from toolkit.bench.errors import BenchError
 from toolkit.bench.knee import KneeSearch
@@ -24,6 +23,7 @@ from toolkit.bench.repeats import runs_table, sweep_lines, sweep_table
 from toolkit.bench.runner import BenchLoad
 from toolkit.bench.session import Report, Settings, measure
 from toolkit.bench.several import joined, over_runs
+from toolkit.bench.source import Source
 from toolkit.bench.sweep import at_rate
 from toolkit.bench.swept import Curve, Point, Range, Swept
 from toolkit.bench.workload import Item, Workload

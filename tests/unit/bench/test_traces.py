@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.bench import arrivals, traces
-from toolkit.bench.build import Source, fit
+from toolkit.bench.build import fit
 from toolkit.bench.errors import BenchError
 from toolkit.bench.mix import draw, parse_mix
+from toolkit.bench.source import Source
 from toolkit.bench.synthetic import TokenPool
 from toolkit.bench.target import SPARE
 from toolkit.bench.workload import Item, Workload

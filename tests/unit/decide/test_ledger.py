@@ -10,7 +10,7 @@ from toolkit.decide.waiting_work import STALE_S
 from toolkit.policies.base import Load
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 from toolkit.settings.router.config import RouterConfig
 
 

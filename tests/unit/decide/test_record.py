@@ -18,8 +18,8 @@ from toolkit.policies import (
     make_policy,
     policy_names,
 )
-from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 

@@ -17,8 +17,8 @@ from toolkit.decide.record import recorded
 from toolkit.decide.what_if import CannotCompare, Side, what_if
 from toolkit.policies import make_policy
 from toolkit.policies.base import Load, Policy, RequestView, WorkerView
-from toolkit.policies.eldr import Centroids
 from toolkit.policies.rounds.assign import Assigner
+from toolkit.policies.support.expert_locality import Centroids
 
 RANKS = 4
 POOL = 100_000

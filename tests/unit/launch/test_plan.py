@@ -14,11 +14,11 @@ from tests.present import present
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, tiny_model
 from toolkit.launch.checks import possible
+from toolkit.launch.checks.locality import locality
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.placement import ReplicaRequest, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import CountedPorts, FreePorts
-from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.resources import recipes_dir
 from toolkit.settings.load import load_deployment

@@ -16,9 +16,9 @@ from toolkit.contract.capturing import BYPASS, STORES
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import show
 from toolkit.launch.checks import possible
+from toolkit.launch.checks.locality import locality
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.plan import Plan
-from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.launch.signature_flags import RULES
 from toolkit.profile_folder import store

@@ -16,10 +16,11 @@ from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import EldrPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.pooling import PooledPolicy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.policies.support.readings import read_ranks
 

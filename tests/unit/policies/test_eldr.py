@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.present import present
 from toolkit.policies import Load, RequestView, WorkerView
-from toolkit.policies.eldr import SHARED, Centroids, EldrPolicy
+from toolkit.policies.eldr import SHARED, EldrPolicy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
+from toolkit.policies.support.expert_locality import Centroids
 
 D = 6
 vectors = st.lists(st.integers(0, 9), min_size=D, max_size=D).filter(any)

@@ -15,8 +15,9 @@ from toolkit.decide.record import recorded
 from toolkit.decide.replay import replay
 from toolkit.policies import Load, RequestView, WorkerView, make_policy
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import SHARED, Centroids, EldrPolicy
+from toolkit.policies.eldr import SHARED, EldrPolicy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
 
 # Four ranks on two nodes; rank r holds experts 2r and 2r + 1 of 8.

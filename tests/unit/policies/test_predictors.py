@@ -23,6 +23,7 @@ from toolkit.policies.predictors import (
     make_predictor,
 )
 from toolkit.policies.predictors.base import LONGEST
+from toolkit.policies.predictors.errors import HORIZON
 from toolkit.policies.predictors.lengths import Lengths, edges
 
 PLAIN = RequestView(prompt_tokens=100)
@@ -239,7 +240,8 @@ def judged(predictor: P, draw: Draw, count: int = 3000) -> P:
         length = max(1, length)
         placed = predictor.place(request)
         age = int(rng.integers(0, length))
-        predictor.errors.judge(predictor, Flight.of(request, placed, age), length - age)
+        outlook = predictor.outlook(Flight.of(request, placed, age), HORIZON)
+        predictor.errors.judge(outlook, age, length - age)
         predictor.ended(placed, length, True)
     return predictor
 

@@ -15,7 +15,7 @@ from toolkit.policies.base import RequestView
 from toolkit.router.dispatch import Dispatcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 from toolkit.settings.router.config import RouterConfig
 
 POOL = 10_000
@@ -92,7 +92,8 @@ class House:
         self.running: list[tuple[Waiter, Reservation]] = []
         self.known_workers.named("p").mark_up()
         for rank in self.ranks:
-            rank.worker.take_hello(Hello(max_running_requests=slots, reserved_tokens=reserve))
+            hello = Hello(max_running_requests=slots, reserved_tokens=reserve)
+            self.known_workers.greet(rank.worker, hello)
             rank.worker.mark_up()
             self.publish(rank)
 
@@ -102,7 +103,8 @@ class House:
         event = {"running": count, "used_tokens": tokens, "capacity_tokens": POOL}
         loop = asyncio.get_running_loop()
         rank.worker.last_event = loop.time()
-        rank.read(LoadReading(**{**event, "total_tokens": tokens} | other), loop.time())
+        reading = LoadReading(**{**event, "total_tokens": tokens} | other)
+        self.known_workers.read_load(rank, reading, loop.time())
 
     def enter(
         self,

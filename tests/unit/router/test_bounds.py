@@ -367,12 +367,12 @@ async def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for
     """The real page of a router that serves nobody."""
     worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     router = RouterApp(RouterConfig.model_validate({"workers": [worker]}))
-    view = views.Views(router)
+    view = views.MetricsPage(router.metrics, router.known_workers, router.admission)
     monkeypatch.setattr(views, "METRICS_SHARE", 1e-9)
     first = await view.metrics(None)  # type: ignore[arg-type]
     router.metrics.disconnects.inc(41)
     assert (await view.metrics(None)).body is first.body, "it took its share for long"  # type: ignore[arg-type]
-    view._metrics_until = 0.0
+    view._until = 0.0
     monkeypatch.setattr(views, "METRICS_SHARE", 1e9)
     assert b"41.0" in (await view.metrics(None)).body  # type: ignore[arg-type, operator]
     router.metrics.disconnects.inc()

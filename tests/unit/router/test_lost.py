@@ -11,8 +11,8 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, run, text_of
 from toolkit.contract.events import LoadReading
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.rank import Rank
 from toolkit.router.upstream import Call
+from toolkit.router.worker import Rank
 from toolkit.settings.router.config import RouterConfig
 
 LOST_S = 5.0

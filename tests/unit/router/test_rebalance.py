@@ -131,7 +131,7 @@ async def _rebalancer(**config: Any) -> tuple[House, Rebalancer]:
     house = House(ranks=2, policy="shortest_queue", **config)
     given = house.config.rebalancing
     assert given is not None
-    return house, Rebalancer(house.dispatcher, given)
+    return house, Rebalancer(house.known_workers, house.dispatcher.moves, given)
 
 
 def test_ranks_that_are_down_silent_or_held_get_none() -> None:

@@ -103,14 +103,16 @@ def test_a_full_stage_is_waited_for_and_holds_up_no_other() -> None:
 def test_workers_and_metrics_say_which_lengths_each_rank_has() -> None:
     async def check() -> None:
         house = _staged("shortest_queue")
-        dispatcher = house.dispatcher
-        shown = [stage_figures.of_rank(dispatcher, rank) for rank in house.ranks]
+        known_workers = house.known_workers
+        shown = [stage_figures.of_rank(known_workers, rank) for rank in house.ranks]
         assert [each["stage"] for each in shown] == [0, 0, 1, 2]
         assert [each["range"] for each in shown] == ["1-200", "1-200", "201-600", "601-"]
         prefill = house.known_workers.side("prefill")[0]
-        assert stage_figures.of_rank(dispatcher, prefill) == {}
+        assert stage_figures.of_rank(known_workers, prefill) == {}
         metrics = Metrics()
-        metrics.watch_policies(dispatcher)
+        stages = known_workers.decider.choosing.stages
+        assert stages is not None
+        metrics.export(stage_figures.StageCollector(stages))
         _choose(house, 50)
         text = metrics.text().decode()
         assert 'toolkit_router_stage_upto{stage="0"} 200.0' in text

@@ -12,7 +12,7 @@ from tests.present import present
 from toolkit.contract.events import LoadReading
 from toolkit.decide.ledger import GRACE_S, SETTLED_S
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 from toolkit.settings.router.config import RouterConfig
 
 READING = LoadReading(running=1, used_tokens=9, total_tokens=9)

@@ -167,7 +167,7 @@ def located(policy: str, links: Links | None) -> tuple[set[tuple[int, int]], int
     model = cost(links=links) if links else cost()
     run = Simulation(fleet, model, requests, experts, 0)
     run.run()
-    rank_views = {(request.row, request.place.dp_rank) for request in requests if request.place}
+    rank_views = {(request.row, request.place[1]) for request in requests if request.place}
     locality = run.router.decode_policy.locality
     return rank_views, locality.counters.mapped if locality else 0
 

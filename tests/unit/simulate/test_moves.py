@@ -107,9 +107,9 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
         least = (request.output - 1 - simulation.groups[0].scheduling.notices) * COST.decode.base
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
-        for books_ in (group.requests, group.kv, group.coming, group.expected):  # type: ignore[attr-defined]
+        for books_ in (group.requests, group.kv, group.coming, group.expected):
             assert not books_.any()
-        assert not group._awaited and not group._ends and not group._leaves  # type: ignore[attr-defined]
+        assert not group._awaited and not group._ends and not group._leaves
     for state in simulation.router.rank_states:
         assert not state.inflight and not state.inflight_tokens and not state.unbegun
         assert not state.ledger.waiting and not state.ledger.waiting_tokens
@@ -272,9 +272,10 @@ def test_requests_are_where_their_length_belongs(mode: str, policy: str) -> None
     simulation._requests = asked()
 
     def look() -> None:
-        for stage, rank in enumerate(simulation.ranks):
+        each = ((rank, group) for group in simulation.groups for rank in group.ranks)
+        for stage, (rank, group) in enumerate(each):
             for request in rank.running:
-                length = rank.group.length_of(request)  # type: ignore[attr-defined]
+                length = group.length_of(request)
                 outside[layout.stage_of(length) - stage] += 1
         simulation.events.after(0.1, look)
 

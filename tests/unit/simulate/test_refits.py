@@ -13,7 +13,8 @@ from tests.unit.simulate.fleets import COST, fleet, requests
 from toolkit.decide.record import recorded
 from toolkit.decide.replay import replay
 from toolkit.policies.base import Refits
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.resources import profiles_dir
 from toolkit.signatures import nearest
 from toolkit.simulate.experts import SimulatedExperts
@@ -39,7 +40,7 @@ class Watched:
         made = fleet(sizes, {"decode_policy": policy}, {"replicas": 2})
         self.run = Simulation(made, COST, given, experts)
         assert self.run.router.decode_policy.locality is not None
-        self.locality: EldrPolicy = self.run.router.decode_policy.locality
+        self.locality = self.run.router.decode_policy.locality
         self.seen: list[tuple[float, Centroids]] = []
         assert self.locality.centroids is not None
         self.first = self.locality.centroids

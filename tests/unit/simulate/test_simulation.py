@@ -162,7 +162,7 @@ def test_a_layer_waits_for_the_gpu_with_most_experts() -> None:
 
 def places(kept: list[Request]) -> list[tuple[str, int, float]]:
     """Where and when each request was bound."""
-    return [(*r.place.key, r.bound) for r in kept if r.place is not None]
+    return [(*r.place, r.bound) for r in kept if r.place is not None]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

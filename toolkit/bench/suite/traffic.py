@@ -12,7 +12,7 @@ from toolkit.bench.workload import Item, Workload
 from toolkit.contract.request_class import RequestClass
 
 if TYPE_CHECKING:
-    from toolkit.bench.build import Source
+    from toolkit.bench.source import Source
     from toolkit.bench.suite.questions import Traffic
     from toolkit.bench.target import Target
 

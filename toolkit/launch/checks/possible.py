@@ -10,6 +10,7 @@ from toolkit.launch.checks.agreement import agreement
 from toolkit.launch.checks.counted import counted
 from toolkit.launch.checks.engine import engine
 from toolkit.launch.checks.flags import Resolved, check_flags
+from toolkit.launch.checks.locality import locality
 from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.checks.redundant import redundant
 from toolkit.launch.checks.staged import staged
@@ -18,7 +19,6 @@ from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.keys import names_of
 from toolkit.launch.plan import Plan
 from toolkit.launch.ports import is_free
-from toolkit.launch.profile_needs import locality
 from toolkit.loopback import is_loopback
 
 GIB = 2**30

@@ -8,11 +8,11 @@ from typing import Any
 
 from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy, check_brh
-from toolkit.policies.eldr import check_tau
 from toolkit.policies.level import LevelPolicy
 from toolkit.policies.published import RULES
 from toolkit.policies.rounds.balance_route import BalanceRoute, check_s_greedy
 from toolkit.policies.rounds.pooling import bare
+from toolkit.policies.support.expert_locality import check_tau
 
 BARRIERS: dict[str, Callable[..., BalanceRoute]] = {
     "br0": Br0Policy,

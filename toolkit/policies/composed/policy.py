@@ -8,9 +8,10 @@ from functools import cached_property
 from toolkit.policies.base import Decision, Needs, RequestView, WorkerView
 from toolkit.policies.composed.near_ranks import NearRanks
 from toolkit.policies.composed.parts import BARRIERS, Parts
-from toolkit.policies.eldr import Band, Centroids, EldrPolicy
+from toolkit.policies.eldr import Band, EldrPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.balance_route import BalanceRoute, Weighed
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.given_out import readable, with_sent
 from toolkit.policies.support.readings import Ranks, kv_sizes, kv_tokens, read_ranks
 from toolkit.policies.support.rotation import Rotation
@@ -105,6 +106,7 @@ class ComposedPolicy(Assigner):
     ) -> None:
         self.parts = parts = parts or Parts()
         tau = tau if parts.tau is None else parts.tau
+        self.locality: EldrPolicy | None
         self.locality = EldrPolicy(seed, tau, centroids) if parts.eldr else None
         self.barrier = _barrier(seed, parts)
         self.users = UserMap(capacity, expiry) if parts.user else None

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction, Predictor
+from toolkit.policies.predictors.base import Flight, PlacedPrediction, Predictor
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.exact_match import ExactMatch
 from toolkit.policies.predictors.learned import Learned
 from toolkit.policies.predictors.oracle import Oracle
+from toolkit.policies.predictors.outlook import Outlook
 from toolkit.policies.predictors.survival import Survival
 
 __all__ = [

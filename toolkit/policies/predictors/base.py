@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from toolkit.policies.base import Needs, RequestView
+from toolkit.policies.predictors.errors import Errors
+from toolkit.policies.predictors.outlook import Outlook
+from toolkit.policies.views import Needs, RequestView
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from toolkit.policies.predictors.errors import Errors
 
 LONGEST = 131_072
 """Tokens. Longer outputs count as this long."""
@@ -26,19 +26,6 @@ class PlacedPrediction(NamedTuple):
     row: int = 0
     point: float = 0.0
     note: Any = None
-
-
-class Outlook(NamedTuple):
-    """For each of n requests: `p_fin` [n], the probability that it ends within the horizon, and
-    `mu_rem` [n], the steps that it then has left, on average."""
-
-    p_fin: np.ndarray
-    mu_rem: np.ndarray
-
-    def steps(self, horizon: int) -> np.ndarray:
-        """c = (1 - p_fin) * H + p_fin * mu_rem, the expected steps within the horizon [n]."""
-        result: np.ndarray = horizon + self.p_fin * (self.mu_rem - horizon)
-        return result
 
 
 @dataclass(slots=True)

@@ -1,12 +1,8 @@
 """How far a predictor was off."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from toolkit.policies.predictors.base import Flight, Predictor
+from toolkit.policies.predictors.outlook import Outlook
 
 HORIZON = 80
 KEEP = 0.998
@@ -37,15 +33,14 @@ class Errors:
         """Share of the squared error of "nothing ends" that is gone: 1 is perfect, 0 useless."""
         return 1.0 - self.square / self.never if self.never > 0 else 0.0
 
-    def judge(self, predictor: Predictor, one: Flight, left: int) -> None:
-        """Ask the predictor about the one request in `one`, which had `left` steps to go (1 or
-        more)."""
-        outlook = predictor.outlook(one, HORIZON)
+    def judge(self, outlook: Outlook, age: int, left: int) -> None:
+        """Hold an outlook over HORIZON steps on one request, `age` tokens old, against the `left`
+        steps that it had to go (1 or more)."""
         true = min(HORIZON, left)
         error = float(outlook.steps(HORIZON)[0]) - true
         ended = float(left <= HORIZON)
         self.judged += 1
-        steps = int(one.age[0]) + left
+        steps = age + left
         self.weight = KEEP * self.weight + steps
         new = steps / self.weight
         self.steps += new * (abs(error) - self.steps)

@@ -3,11 +3,12 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
+from toolkit.policies.predictors.base import Flight, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY
+from toolkit.policies.predictors.outlook import Outlook
 from toolkit.policies.predictors.survival import Survival
+from toolkit.policies.views import Needs, RequestView
 
 PROMPTS = 65_536
 NEW = 0.5

@@ -6,10 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import LONGEST, Flight, Outlook, PlacedPrediction
+from toolkit.policies.predictors.base import LONGEST, Flight, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
+from toolkit.policies.predictors.outlook import Outlook
+from toolkit.policies.views import Needs, RequestView
 
 ROWS = 512
 BACK_OFF = 8.0

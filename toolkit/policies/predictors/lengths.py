@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from toolkit.policies.predictors.base import LONGEST, Flight, Outlook
+from toolkit.policies.predictors.base import LONGEST, Flight
+from toolkit.policies.predictors.outlook import Outlook
 
 if TYPE_CHECKING:
     import numpy as np

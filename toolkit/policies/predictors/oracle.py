@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
+from toolkit.policies.predictors.base import Flight, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import Lengths
+from toolkit.policies.predictors.outlook import Outlook
+from toolkit.policies.views import Needs, RequestView
 
 
 def as_limited(request: RequestView) -> int:

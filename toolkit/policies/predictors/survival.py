@@ -1,9 +1,10 @@
 """Survival: one distribution for all requests, conditional on the age."""
 
-from toolkit.policies.base import Needs, RequestView
-from toolkit.policies.predictors.base import Flight, Outlook, PlacedPrediction
+from toolkit.policies.predictors.base import Flight, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
 from toolkit.policies.predictors.lengths import MEMORY, Lengths
+from toolkit.policies.predictors.outlook import Outlook
+from toolkit.policies.views import Needs, RequestView
 
 
 class Survival:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from toolkit.policies.base import Group, Needs, WorkerView, one_group
-from toolkit.policies.eldr import Band, Centroids, EldrPolicy
+from toolkit.policies.eldr import Band, EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from toolkit.policies.base import Load
 from toolkit.policies.support.readings import HUGE
+from toolkit.policies.views import Load
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from toolkit.policies.base import Load, WorkerView
 from toolkit.policies.support.readings import possible
+from toolkit.policies.views import Load, WorkerView
 
 
 def readable(worker: WorkerView) -> WorkerView:

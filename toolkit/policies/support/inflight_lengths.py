@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.policies.base import RequestView
 from toolkit.policies.predictors.base import Flight, PlacedPrediction, Predictor
+from toolkit.policies.predictors.errors import HORIZON
 from toolkit.policies.support.readings import kv_tokens
+from toolkit.policies.views import RequestView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,7 +179,8 @@ class InflightLengths:
         length = int(self._flight.age[slot])
         age = int(length * (self._ended * GOLDEN % 1.0))
         if length > age:
-            self.predictor.errors.judge(self.predictor, self._flight.one(slot, age), length - age)
+            outlook = self.predictor.outlook(self._flight.one(slot, age), HORIZON)
+            self.predictor.errors.judge(outlook, age, length - age)
 
     def _enter(self, key: Key) -> int:
         if key not in self._ranks:

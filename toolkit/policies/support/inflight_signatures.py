@@ -1,6 +1,6 @@
 """What the requests in flight on each worker use: the sum of their signatures.
 
-A worker is what has experts of its own: ranks that share them are one (`toolkit.policies.base`).
+A worker is what has experts of its own: ranks that share them are one (`toolkit.policies.views`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit import exact
-from toolkit.policies.base import Group
+from toolkit.policies.views import Group
 
 if TYPE_CHECKING:
     import numpy as np

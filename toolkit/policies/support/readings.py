@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.policies.base import Load, RequestView, WorkerView
+from toolkit.policies.views import Load, RequestView, WorkerView
 
 HUGE = float(2**40)
 """No load and no prompt is that long; what is longer, negative or NaN is no number to act on."""

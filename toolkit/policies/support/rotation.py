@@ -5,7 +5,7 @@ Breaking ties by position starves the last workers (dynamo#7836: 2 of 5 decodes 
 
 from collections.abc import Iterable, Sequence
 
-from toolkit.policies.base import WorkerView
+from toolkit.policies.views import WorkerView
 
 
 class Rotation:

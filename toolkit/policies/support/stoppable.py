@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolkit.policies.base import WorkerView
+from toolkit.policies.views import WorkerView
 
 
 def all_full(views: Sequence[WorkerView]) -> bool:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.moves.live import Live
-    from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
+    from toolkit.router.worker import Rank
     from toolkit.signatures.reader import SignatureSample
 
 

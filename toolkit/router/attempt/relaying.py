@@ -157,14 +157,15 @@ class Relaying:
             await first_of((upstream_call.call.done, ordered))
             if upstream_call.call.done.done():
                 return upstream_call
-            move = self._live.move
+            move, kind = self._live.move, self._live.kind
             if move is not None and not move.run and self._relay is not None:
                 move.run = True
                 if self._relay.forgotten:  # since it was ordered
                     self._live.move = None
                     move.end("kept", FORGOTTEN)
                     continue
-                await move.kind.run(move)
+                assert kind is not None
+                await kind.run(self._live, move)
                 assert self._live.upstream_call is not None
                 upstream_call = self._live.upstream_call
 

@@ -17,8 +17,8 @@ from toolkit.router.upstream_call import RID_BYTES, Apart, UpstreamCall, set_ran
 if TYPE_CHECKING:
     from toolkit.decide.reservation import Reservation
     from toolkit.router.attempt.early import Early
-    from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
+    from toolkit.router.worker import Rank
 
 IDS_HEADER = f"{IDS}: 1\r\n"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.policies.base import Group
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.router.eldr.worker_set import Groups
 from toolkit.signatures.calibration import Floats
 from toolkit.signatures.matching import best_rows

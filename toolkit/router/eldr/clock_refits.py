@@ -10,7 +10,7 @@ from time import monotonic
 import numpy as np
 
 from toolkit.policies.base import Refits
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.router.eldr.centroid_sets import Fit
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import Job

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.router.eldr.centroid_assignment import CentroidAssignment
 from toolkit.router.eldr.centroid_sets import Fit, Rows
 from toolkit.router.eldr.refit_history import Cause, RefitHistory, Result

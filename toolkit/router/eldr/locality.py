@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.contract.events import PrefillDone
 from toolkit.policies.base import Policy
-from toolkit.policies.eldr import Centroids, EldrCounters, EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids, EldrCounters, ExpertLocality
 from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.profile_folder.errors import ProfileError
@@ -55,7 +55,7 @@ class Locality(WorkerListener):
         self.history = RefitHistory()
         self._maps: dict[str, ExpertMap] = {}
         self._tau = config.tau
-        self._policy: EldrPolicy | None = None
+        self._policy: ExpertLocality | None = None
         self.reader = SignatureReader(known.profile, known.space)
         base = Base(known.requests)
         self.assignment = CentroidAssignment(

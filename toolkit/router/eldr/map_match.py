@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toolkit.policies.base import Group
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.router.eldr.centroid_sets import Fit
 from toolkit.router.eldr.refit_history import RefitHistory
 from toolkit.router.eldr.refit_queue import Job

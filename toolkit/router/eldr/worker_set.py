@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from toolkit.policies.base import Group
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 
 Groups = tuple[Group, ...]
 

@@ -1,19 +1,17 @@
-"""What a move is, how it can end, and what a kind of move must be able to do."""
+"""What a move is, and how it can end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from toolkit.contract.events import Moving
     from toolkit.decide.reservation import Reservation
-    from toolkit.router.moves.live import Live
-    from toolkit.router.rank import Rank
-    from toolkit.router.relay import Relay
+    from toolkit.router.channel import Channel
+    from toolkit.router.worker import Rank
 
 How = Literal["moved", "kept", "ended", "lost"]
 Why = Literal["outgrown", "overload", "level", "drain", "asked", "kv_limit"]
@@ -60,13 +58,15 @@ class Move:
     """One order. `reservation`: its place on the target, until that is posted. `done` ends with the
     Outcome, in any case."""
 
-    live: Live
     source: Rank
     target: Rank
     why: Why
-    kind: Kind
+    kind: str
+    """The name of its kind."""
     tokens: int
     reservation: Reservation | None
+    channel: Channel
+    """Where it goes back."""
     done: asyncio.Future[MoveOutcome] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -79,12 +79,6 @@ class Move:
     """When the client had the source's last event."""
     copied: Moving | None = None
     """What the source said of its KV last."""
-
-    def leave(self, relay: Relay) -> None:
-        """The source's part is over; whoever goes on ends the stall."""
-        self.left = True
-        self.stalled_at = relay.sent_at
-        relay.on_event = self.live.gone_on
 
     def end(
         self,
@@ -99,9 +93,9 @@ class Move:
         self.drop_reservation()
         if not self.done.done():
             tokens = self.tokens if how == "moved" else 0
-            name, copied = self.kind.name, self.copied
+            kind, copied = self.kind, self.copied
             self.done.set_result(
-                MoveOutcome(how, reason, to, stall_s, tokens, name, other_kind, cause, copied)
+                MoveOutcome(how, reason, to, stall_s, tokens, kind, other_kind, cause, copied)
             )
 
     def take_reservation(self) -> Reservation | None:
@@ -119,26 +113,4 @@ class Move:
     def drop_reservation(self) -> None:
         reservation, self.reservation = self.reservation, None
         if reservation is not None:
-            self.live.channel.channel.give_back(reservation)
-
-
-class Kind(Protocol):
-    """A way to move a request. It runs in the request's own task, between two events of its stream.
-
-    `run` returns when the request stays where it is or has ended there (`relay.ended`), or when it
-    has been taken over within the attempt: then it has put the new upstream call into
-    `move.live.upstream_call`. It raises GoOn to have the next attempt run it again, at the booked
-    rank, with what the client has. Whatever it raises else is the attempt's failure, and the
-    ordinary retry takes the request.
-    """
-
-    name: str
-
-    def why_not(self, live: Live, target: Rank) -> str | None:
-        """What of this request, or of these workers, this kind cannot do; None when it can."""
-        ...
-
-    async def run(self, move: Move) -> None: ...
-
-
-Tell = Callable[[Move, MoveOutcome], None]
+            self.channel.give_back(reservation)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from toolkit.router.moves.base import Move
     from toolkit.router.moves.live import Live
     from toolkit.router.moves.replay_times import ReplayTimes
-    from toolkit.router.rank import Rank
     from toolkit.router.upstream import Call
+    from toolkit.router.worker import Rank
 
 SENDS, TAKES = "move_order", "move_incoming"
 CUT_S = 30.0
@@ -114,11 +114,11 @@ class Direct:
             f"{last.rate / 1e6:.0f} MB a second that {source.name} measured"
         )
 
-    async def run(self, move: Move) -> None:
-        live, source = move.live, move.source
+    async def run(self, live: Live, move: Move) -> None:
+        source = move.source
         assert live.relay is not None
-        late = self._places(move)
-        transfer = _Transfer(self._key, move, late, self._replays.of(live.length))
+        late = self._places(live, move)
+        transfer = _Transfer(self._key, live, move, late, self._replays.of(live.length))
         try:
             how = await transfer.run()
         finally:
@@ -135,9 +135,9 @@ class Direct:
             live.move = None
             move.end("kept", transfer.reason, other_kind=transfer.unable, cause=transfer.cause)
 
-    def _places(self, move: Move) -> int:
+    def _places(self, live: Live, move: Move) -> int:
         """Tokens that the request may generate before it stops: the target has places for them."""
-        live, source, last = move.live, move.source, self._copied.get(move.source)
+        source, last = move.source, self._copied.get(move.source)
         most = min(MAX_LATE, live.at_most - 2)
         room = room_of(move.target) - live.length
         context = move.target.worker.hello.context_length
@@ -155,10 +155,10 @@ class _Transfer:
     """One move. `late`: places that the target keeps. `state`: what the source said last; `cause`:
     why it is kept, in a word."""
 
-    def __init__(self, key: str | None, move: Move, late: int, replay_s: float) -> None:
+    def __init__(self, key: str | None, live: Live, move: Move, late: int, replay_s: float) -> None:
         self._key = key
         self._move = move
-        self._live = live = move.live
+        self._live = live
         assert (
             live.relay is not None
             and live.upstream_call is not None
@@ -341,7 +341,7 @@ class _Transfer:
         move, live, relay, upstream_call = self._move, self._live, self._relay, self._to
         assert upstream_call is not None
         old = self._from
-        move.leave(relay)
+        live.leave(move)
         self._taken = True
         self._upstream_calls.all.remove(old)
         self._upstream_calls.all.append(upstream_call)

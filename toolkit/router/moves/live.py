@@ -1,11 +1,11 @@
-"""A request that runs now, as one who moves requests sees it."""
+"""A request that runs now, as one who moves requests sees it; and what a kind of move is."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from toolkit.router import resumable
 from toolkit.router.errors import ApiError
@@ -16,16 +16,35 @@ if TYPE_CHECKING:
     from toolkit.policies.base import RequestView
     from toolkit.router.attempt.upstream_calls import UpstreamCalls
     from toolkit.router.moves.base import Move
-    from toolkit.router.rank import Rank
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
     from toolkit.router.upstream_call import UpstreamCall
+    from toolkit.router.worker import Rank
 
 
 SOON = 4
 """Tokens before its end at which a request is not worth a move."""
 MANY = 1 << 30
+
+
+class Kind(Protocol):
+    """A way to move a request. It runs in the request's own task, between two events of its stream.
+
+    `run` returns when the request stays where it is or has ended there (`relay.ended`), or when it
+    has been taken over within the attempt: then it has put the new upstream call into
+    `live.upstream_call`. It raises GoOn to have the next attempt run it again, at the booked
+    rank, with what the client has. Whatever it raises else is the attempt's failure, and the
+    ordinary retry takes the request.
+    """
+
+    name: str
+
+    def why_not(self, live: Live, target: Rank) -> str | None:
+        """What of this request, or of these workers, this kind cannot do; None when it can."""
+        ...
+
+    async def run(self, live: Live, move: Move) -> None: ...
 
 
 class Live:
@@ -37,6 +56,7 @@ class Live:
         "_view",
         "began",
         "channel",
+        "kind",
         "move",
         "ordered",
         "relay",
@@ -55,6 +75,8 @@ class Live:
         self.upstream_calls: UpstreamCalls | None = None
         self.move: Move | None = None
         """The one that is under way."""
+        self.kind: Kind | None = None
+        """By which that one is run."""
         self.began = monotonic()
         self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its attempt is to look at `move`."""
@@ -134,9 +156,9 @@ class Live:
         most = self.sub_request.view.max_new_tokens
         return MANY if self.relay is None or not most else most - self.relay.tokens
 
-    def order(self, move: Move) -> None:
-        """Have its attempt look at the move."""
-        self.move = move
+    def order(self, move: Move, kind: Kind) -> None:
+        """Have its attempt look at the move, which `kind` is to run."""
+        self.move, self.kind = move, kind
         if not self.ordered.done():
             self.ordered.set_result(None)
 
@@ -146,7 +168,14 @@ class Live:
             self.ordered = asyncio.get_running_loop().create_future()
         return self.ordered
 
-    def gone_on(self) -> None:
+    def leave(self, move: Move) -> None:
+        """The source's part in the move is over; whoever goes on ends the stall."""
+        assert self.relay is not None
+        move.left = True
+        move.stalled_at = self.relay.sent_at
+        self.relay.on_event = self._gone_on
+
+    def _gone_on(self) -> None:
         """Its client has had the first event after the source's last one."""
         move, rank = self.move, self.rank
         self.move = None
@@ -171,7 +200,7 @@ class Live:
         if move is None:
             return
         if not move.left and self.relay is not None:
-            move.leave(self.relay)
+            self.leave(move)
         if move.reservation is not None and move.target.worker.name == worker:
             move.drop_reservation()
 

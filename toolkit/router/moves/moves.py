@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.router.moves.base import Kind, Move, MoveOutcome, Why
+from toolkit.router.moves.base import Move, MoveOutcome, Why
 from toolkit.router.moves.direct import Direct
-from toolkit.router.moves.live import Live
+from toolkit.router.moves.live import Kind, Live
 from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
 from toolkit.router.moves.targets import Targets
-from toolkit.router.rank import Rank
+from toolkit.router.worker import Rank
 from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
@@ -196,10 +196,10 @@ class Moves:
         assert live.relay is not None
         channel = self._known_workers.channel
         reservation = channel.reserve(target, live.view(), live.relay.tokens)
-        move = Move(live, source, target, why, kind, live.length, reservation)
+        move = Move(source, target, why, kind.name, live.length, reservation, channel)
         move.done.add_done_callback(lambda done: self._ended(move, done.result()))
         self.under_way[source] += 1
-        live.order(move)
+        live.order(move, kind)
         return move
 
     def _ended(self, move: Move, outcome: MoveOutcome) -> None:

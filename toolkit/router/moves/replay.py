@@ -19,7 +19,7 @@ from toolkit.router.moves.base import GoOn
 if TYPE_CHECKING:
     from toolkit.router.moves.base import Move
     from toolkit.router.moves.live import Live
-    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Rank
 
 LEAVE_S = 2.0
 """So long a source is read that was told to drop a request. Later it is left as it is: what has not
@@ -38,8 +38,7 @@ class Replay:
                 return reason
         return None
 
-    async def run(self, move: Move) -> None:
-        live = move.live
+    async def run(self, live: Live, move: Move) -> None:
         relay, upstream_call, upstream_calls = live.relay, live.upstream_call, live.upstream_calls
         assert relay is not None and upstream_call is not None and upstream_calls is not None
         relay.leave()
@@ -51,7 +50,7 @@ class Replay:
         if relay.is_over:
             return
         relay.depart()
-        move.leave(relay)
+        live.leave(move)
         raise GoOn
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolkit.policies.base import WorkerView
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.moves.live import Live
-    from toolkit.router.rank import Rank
+    from toolkit.router.worker import Rank
 
 
 class Targets:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from toolkit.bench.build import Source
 from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.errors import BenchError
+from toolkit.bench.source import Source
 from toolkit.bench.suite.play import Suite
 from toolkit.bench.suite.questions import Question, SuiteArm, questions_for
 from toolkit.bench.suite.traffic import SuiteLoad, with_classes

@@ -9,9 +9,9 @@ import pytest
 from patches.dp.method import check_server, take_method
 from tests.unit.launch.stand_ins import tiny_model
 from toolkit.contract.variables import DP_POLICY_VARIABLE
+from toolkit.launch.checks.locality import locality
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.plan import Plan
-from toolkit.launch.profile_needs import locality
 from toolkit.launch.resolve import resolve
 from toolkit.policies.dp_method import SGLANGS, check_method
 from toolkit.settings.load import load_deployment

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.policies import RequestView, WorkerView, make_policy
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 SIGNATURE = np.array([1.0, 0.0], np.float32)

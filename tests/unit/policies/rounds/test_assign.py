@@ -23,7 +23,6 @@ from toolkit.policies.br0 import Br0Policy
 from toolkit.policies.brh import BrHPolicy
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import Centroids
 from toolkit.policies.level import LevelPolicy
 from toolkit.policies.predictors import Survival
 from toolkit.policies.published.br0 import PaperBr0Policy
@@ -31,6 +30,7 @@ from toolkit.policies.published.brh import PaperBrHPolicy
 from toolkit.policies.rounds.assign import Assigner, Assignment
 from toolkit.policies.rounds.balance_route import BalanceRoute
 from toolkit.policies.rounds.pooling import PooledPolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.readings import kv_tokens, read_ranks
 

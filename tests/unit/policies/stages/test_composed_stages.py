@@ -8,9 +8,10 @@ import pytest
 from toolkit.policies import Load, RequestView, WorkerView
 from toolkit.policies.composed.parts import Parts
 from toolkit.policies.composed.policy import ComposedPolicy
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import EldrPolicy
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.narrowing import StageFilter
+from toolkit.policies.support.expert_locality import Centroids
 
 STAGES = StageFilter(Layout.of([(200, 3), (None, 1)]))
 POOL = 10_000

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.policies import RequestView, WorkerView
-from toolkit.policies.eldr import Centroids, EldrPolicy
+from toolkit.policies.eldr import EldrPolicy
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 
 D = 8

@@ -30,7 +30,7 @@ from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
 from toolkit.decide.reservation import Reservation
 from toolkit.policies import RequestView, make_policy
-from toolkit.policies.eldr import Centroids
+from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.expert_map import ExpertMap
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order, match, share
 from toolkit.router.eldr.locality import Locality
@@ -166,12 +166,13 @@ def test_what_a_worker_says_of_its_ranks_counts_more_than_the_configuration() ->
     apart, together = (("d0", 0), ("d0", 1)), (("d0", None),)
     assert worker_set.present(0.0) == apart
     for hello, expected in ((Hello(dp_attention=True), together), (Hello(), apart)):
-        worker.take_hello(hello)
+        workers.greet(worker, hello)
         assert worker_set.present(0.0) == expected
-    worker = KnownWorkers(sharing(2)).workers[1]
-    worker.take_hello(Hello(dp_attention=False))
+    workers = KnownWorkers(sharing(2))
+    worker = workers.workers[1]
+    workers.greet(worker, Hello(dp_attention=False))
     assert not worker.shares_experts
-    worker.take_hello(Hello())
+    workers.greet(worker, Hello())
     assert worker.shares_experts
 
 

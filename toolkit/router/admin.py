@@ -1,0 +1,176 @@
+"""What the admin may order: policies, drains, refits, moves; and what the launcher tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from toolkit.decide.messages import Expected
+from toolkit.policies import check_policy
+from toolkit.router import drains, identity, migrate, return_reports
+from toolkit.router.errors import ApiError
+from toolkit.router.own_answers import as_json, refusal, told
+from toolkit.settings.router.choosing import MOVES_BY
+from toolkit.settings.router.config import why_not
+
+if TYPE_CHECKING:
+    from toolkit.router.admission import Admission
+    from toolkit.router.dispatch import Dispatcher
+    from toolkit.router.drains import Drains
+    from toolkit.router.guard import Guard
+
+SWITCHES = ("prefill", "decode", "dispatch", "first_token", "moves")
+"""What /admin/policy can change."""
+
+
+class AdminOrders:
+    """The endpoints under /admin."""
+
+    def __init__(
+        self, guard: Guard, dispatcher: Dispatcher, admission: Admission, drains: Drains
+    ) -> None:
+        self._guard = guard
+        self._dispatcher = dispatcher
+        self._admission = admission
+        self._drains = drains
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/admin/policy", self.policy)
+        app.router.add_post("/admin/drain", self.drain)
+        app.router.add_post("/admin/refit", self.refit)
+        app.router.add_post("/admin/migrate", self.migrate)
+        app.router.add_post("/admin/returns", self.returns)
+
+    async def policy(self, request: web.Request) -> web.Response:
+        """Switch policies, the dispatch or who tells first tokens at run time; all or nothing."""
+        refused = self._guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        body = await told(request)
+        if not isinstance(body, dict) or not set(body) <= set(SWITCHES):
+            return refusal(400, f"the body must be an object of some of {', '.join(SWITCHES)}")
+        dispatcher = self._dispatcher
+        first_token = body.get("first_token", dispatcher.serving.first_token)
+        if first_token not in ("prefill", "decode"):
+            return refusal(400, "first_token must be 'prefill' or 'decode'")
+        dispatch = body.get("dispatch", dispatcher.dispatch)
+        if dispatch not in ("late", "concurrent"):
+            return refusal(400, "dispatch must be 'late' or 'concurrent'")
+        moves = body.get("moves", dispatcher.moves.kind)
+        if moves not in MOVES_BY:
+            return refusal(400, f"moves must be one of {', '.join(MOVES_BY)}")
+        try:
+            for side in ("prefill", "decode"):
+                check_policy(str(body.get(side, dispatcher.policies[side].name)), side)
+        except ValueError as error:
+            return refusal(400, str(error))
+        decode = str(body.get("decode", dispatcher.policies["decode"].name))
+        wrong = why_not(decode, self._dispatcher.config, dispatch)
+        if wrong is not None:
+            return refusal(400, wrong)
+        for side in ("prefill", "decode"):
+            if side in body:
+                dispatcher.set_policy(side, body[side])
+        dispatcher.switch(dispatch, first_token)
+        dispatcher.moves.use(moves)
+        # They then describe one setting.
+        dispatcher.metrics.clear_rings()
+        if dispatcher.balance is not None:
+            dispatcher.balance.clear()
+        names = {s: p.name for s, p in dispatcher.policies.items()}
+        return as_json({**names, "dispatch": dispatch, "first_token": first_token, "moves": moves})
+
+    async def refit(self, request: web.Request) -> web.Response:
+        """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""
+        refused = self._guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        raw = await request.read()
+        body = await told(request) if raw else {}
+        if not isinstance(body, dict) or not set(body) <= {"force"}:
+            return refusal(400, 'the body must be empty or {"force": true}')
+        force = body.get("force", False)
+        if not isinstance(force, bool):
+            return refusal(400, "force must be true or false")
+        locality = self._dispatcher.locality
+        if locality is None:
+            return refusal(
+                409,
+                "there is no profile to refit in: give the router's configuration a `profile` and "
+                "decode_policy eldr",
+            )
+        from toolkit.router.eldr.drift_refits import TooFew
+        from toolkit.router.eldr.refits import RefitError
+
+        try:
+            return as_json(await locality.refit_now(force))
+        except TooFew as error:
+            return refusal(409, str(error))
+        except RefitError as error:
+            return refusal(500, f"the refit failed: {error}")
+
+    async def migrate(self, request: web.Request) -> web.Response:
+        """Move requests to other workers (`toolkit.router.migrate`)."""
+        refused = self._guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return refusal(409, wrong)
+        try:
+            order = migrate.read(await told(request), self._dispatcher.known_workers)
+            return as_json(await migrate.migrate(self._dispatcher.moves, order))
+        except ApiError as error:
+            return refusal(error.status, error.message)
+
+    async def returns(self, request: web.Request) -> web.Response:
+        """The launcher tells how long starts take, and when workers are back."""
+        refused = self._guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return refusal(409, wrong)
+        reports = return_reports.read(await told(request))
+        if isinstance(reports, str):
+            return refusal(400, reports)
+        known_workers = self._dispatcher.known_workers
+        names = {worker.name for worker in known_workers.workers}
+        for name, each in reports.items():
+            if name in names:
+                known_workers.channel.send(Expected(name, each.usual_s, each.back_in_s))
+        return as_json({"taken": sorted(names & reports.keys())})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        """Refuse new requests from now on, those that run go on; {"on": false}: take them again.
+        With `worker`: empty that one (`toolkit.router.drains`)."""
+        refused = self._guard.refuse_admin(request)
+        if refused is not None:
+            return refused
+        raw = await request.read()
+        body = await told(request) if raw else {}
+        wrong = identity.misdirected(request)
+        if wrong is not None:
+            return refusal(409, wrong)
+        if isinstance(body, dict) and "worker" in body:
+            return await self._drain_worker(body)
+        if not isinstance(body, dict) or not set(body) <= {"on"}:
+            return refusal(
+                400, 'the body must be empty, {"on": false}, or about one worker: ' + drains.SHAPE
+            )
+        on = body.get("on", True)
+        if not isinstance(on, bool):
+            return refusal(400, "on must be true or false")
+        if not on and self._admission.ending:
+            return refusal(409, "the router is ending")
+        admission = self._admission
+        admission.draining = on
+        return as_json({"draining": on, "running": admission.running, "queued": admission.queued})
+
+    async def _drain_worker(self, body: Any) -> web.Response:
+        limit_s = self._dispatcher.config.drain_timeout_s
+        try:
+            return as_json(await self._drains.run(body, limit_s))
+        except ApiError as error:
+            return refusal(error.status, error.message)
