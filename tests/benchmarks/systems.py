@@ -1,11 +1,11 @@
 """Which systems can pay on fleets that nobody here has: `toolkit plan --systems`, case by case.
 
 Step times are NVIDIA's measured kernels (`pip install aiconfigurator-core`), H200, with even
-lengths; in one case with what Triton's attention took more for mixed ones on our H200. NVIDIA's data
-has no all-to-all of wide servers, so none is among the cases. A case is a
-recipe that ships, or one with another split, at a fixed number of requests in flight for each
-decode rank. Prompts (median 1,000 tokens) and answers (350) have long tails; a fifth of the
-requests are latency-sensitive, the others best-effort.
+lengths; in one case with what Triton's attention took more for mixed ones on our H200. NVIDIA's
+data has no all-to-all of wide servers, so none is among the cases. A case is a recipe that ships,
+or one with another split, at a fixed number of requests in flight for each decode rank. Prompts
+(median 1,000 tokens) and answers (350) have long tails; a fifth of the requests are
+latency-sensitive, the others best-effort.
 
 Which experts requests use is not public for these models. It is taken as in `eldr_simulated`: the
 embedded model's requests, thinned and blended until a batch of one domain activates 19 % fewer

@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-CHECKED = ("patches",)
+CHECKED = ("patches", "toolkit")
 """Packages whose files are checked together, so that a circle through several of them is found."""
 
 
