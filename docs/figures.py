@@ -8,7 +8,7 @@ The comment names a benchmark, a piece of the record's command in brackets (the 
 command has it is taken), and the keys of the figure with " . " between them. A figure keeps the
 digits behind the point that it has. The bounds of an interval are `KEY_low` and `KEY_high`, or
 `low` and `high` of the key, or the second and third of a list there. After the key, ` * 1000` and
-the like say another unit, and ` inverse` one divided by it.
+the like say another unit, ` inverse` one divided by it, and ` gain` the percent above 1 of a ratio.
 
 `python -m docs.figures` writes all figures anew. A test says which differ.
 """
@@ -27,26 +27,30 @@ from docs import reference
 PAGES = reference.ROOT / "docs" / "pages"
 SEPARATOR = " . "
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
-INTERVAL = re.compile(rf"(?<![\w.,])({NUMBER})(?: times)? \(({NUMBER}) to ({NUMBER})\)")
+UNIT = r"(?:\*\*)?(?: [a-zµ%/]{1,8})?(?:\*\*)?"
+"""What may stand between a value and its interval."""
+INTERVAL = re.compile(rf"(?<![\w.,])({NUMBER}){UNIT} \(({NUMBER}) to ({NUMBER})\)")
 """A value with the bounds of its interval."""
 MARK = re.compile(
-    rf"(?P<value>{NUMBER})(?:(?P<times> times)? \((?P<low>{NUMBER}) to (?P<high>{NUMBER})\))?"
+    rf"(?P<value>{NUMBER})(?:(?P<unit>{UNIT}) \((?P<low>{NUMBER}) to (?P<high>{NUMBER})\))?"
     r"(?P<after>[ %*a-zµ]{0,6})"
     r"<!-- (?P<benchmark>[\w/]+)(?:\[(?P<words>[^\]]*)\])?: "
-    r"(?P<key>[^>]+?)(?P<scale> (?:[*/] [\d.]+|inverse))? -->"
+    r"(?P<key>[^>]+?)(?P<scale> (?:[*/] [\d.]+|inverse|gain))? -->"
 )
 """A figure, a few letters of a unit at most, and where it comes from."""
 
 
 class Where(NamedTuple):
     """Where a figure comes from. `words`: a piece of the record's command; `key`: with `SEPARATOR`;
-    `inverse`: the page has one divided by the figure."""
+    `inverse`: the page has one divided by the figure; `gain`: it has by how many percent the figure,
+    a ratio, is above 1."""
 
     benchmark: str
     words: str
     key: str
     scale: float = 1.0
     inverse: bool = False
+    gain: bool = False
 
     def value(self, bound: str = "") -> float:
         """The figure, or a bound of its interval (`low`, `high`).
@@ -68,6 +72,8 @@ class Where(NamedTuple):
         else:
             found = self._inside(found, f"{last}_{bound}" if bound else last)
         number = float(found)
+        if self.gain:
+            return 100 * (number - 1)
         return self.scale / number if self.inverse else self.scale * number
 
     def _inside(self, found: Any, part: str) -> Any:
@@ -127,7 +133,7 @@ def _figure(mark: re.Match[str]) -> str:
     written = like(where.value(), mark["value"])
     if mark["low"]:
         low, high = (where.value(each) for each in ("low", "high"))
-        written += mark["times"] or ""
+        written += mark["unit"]
         written += f" ({like(low, mark['low'])} to {like(high, mark['high'])})"
     return written + mark[0][mark.start("after") - mark.start() :]
 
@@ -135,11 +141,12 @@ def _figure(mark: re.Match[str]) -> str:
 def place(mark: re.Match[str]) -> Where:
     """What a match of `MARK` names."""
     scale, change = 1.0, (mark["scale"] or "").split()
-    if change and change[0] != "inverse":
+    if len(change) == 2:
         number = float(change[1])
         scale = number if change[0] == "*" else 1 / number
-    inverse = change == ["inverse"]
-    return Where(mark["benchmark"], mark["words"] or "", mark["key"], scale, inverse)
+    word = change[0] if len(change) == 1 else ""
+    named = mark["benchmark"], mark["words"] or "", mark["key"]
+    return Where(*named, scale, word == "inverse", word == "gain")
 
 
 def like(value: float, written: str) -> str:

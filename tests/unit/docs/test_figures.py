@@ -57,6 +57,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
         ("9,999<!-- a: rows . 0 . n -->", "1,234<!-- a: rows . 0 . n -->"),
         ("**9** ms<!-- a: rows . 1 . n * 1000 -->", "**7000** ms<!-- a: rows . 1 . n * 1000 -->"),
         ("5.0 %<!-- a: rows . 1 . n / 2 -->", "3.5 %<!-- a: rows . 1 . n / 2 -->"),
+        ("9.9 % (8.8 to 7.7)<!-- a: ratio gain -->", "23.4 % (10.0 to 30.0)<!-- a: ratio gain -->"),
+        ("**9.9 ms** (8 to 7)<!-- a: ratio -->", "**1.2 ms** (1 to 1)<!-- a: ratio -->"),
         ("5<!-- a[--quick]: n -->", "9<!-- a[--quick]: n -->"),
     ],
 )  # fmt: skip
