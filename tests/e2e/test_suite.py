@@ -9,8 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e import calls
 from tests.e2e.commands import STARTS as STARTS  # what `setup.touched` counts as run here
+from tests.e2e.workers import state
 from toolkit.launch.resolve import resolve
+from toolkit.launch.running import Running
 from toolkit.settings.load import load_deployment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.touched("bench-command")]
@@ -20,9 +23,12 @@ MARK = "TOOLKIT_TEST_OF_THE_SUITE"
 """In the environment of all that a suite starts: its folder."""
 
 
-def suite(name: str, out: Path, timeout_s: float, *more: str) -> subprocess.CompletedProcess[str]:
+def suite(
+    name: str | None, out: Path, timeout_s: float, *more: str
+) -> subprocess.CompletedProcess[str]:
+    named = () if name is None else (name,)
     return subprocess.run(
-        [sys.executable, "-m", "toolkit", "bench", "suite", name, "--out", str(out), *more],
+        [sys.executable, "-m", "toolkit", "bench", "suite", *named, "--out", str(out), *more],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -53,6 +59,26 @@ def test_a_small_one_asks_what_one_decode_worker_can_answer(tmp_path: Path) -> N
     assert [line.split()[1].rstrip(":") for line in started][:3] == ["base", "stops", "chunks"]
     assert "not asked" in done.stdout and "one decode rank" in done.stdout
     assert not [p for p in psutil.process_iter() if _environment(p).get(MARK) == str(tmp_path)]
+
+
+@pytest.mark.timeout(300)
+def test_a_router_that_runs_is_switched_and_left_as_it_was(
+    deployment: Running, tmp_path: Path
+) -> None:
+    sizes = ("--rounds", "4", "--requests", "4", "--concurrency", "4", "--max-tokens", "4")
+    before = calls.run(state(deployment.router_url))
+    pids = [worker.pid for worker in deployment.workers]
+    done = suite(None, tmp_path, 280, "--url", deployment.router_url, "--minutes", "0.1", *sizes)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "suite.json").read_text())
+    asked = {row["system"] for row in found["verdicts"]}
+    assert asked == {"late dispatch", "level KV", "expert locality"}
+    assert {row["system"] for row in found["left_out"]} >= {"moves", "preempted prompts"}
+    assert all(len(arm["rounds"]) == 2 for arm in found["rounds"])
+    after = calls.run(state(deployment.router_url))
+    assert (after["policies"], after["dispatch"]) == (before["policies"], before["dispatch"])
+    assert [worker.pid for worker in deployment.workers] == pids
+    assert (tmp_path / "suite.html").exists() and not list(tmp_path.glob("*cpu*"))
 
 
 # The small one above tries the same for a change.

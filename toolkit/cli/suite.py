@@ -8,12 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from toolkit.bench.suite.play import Suite
+    from toolkit.bench.suite.play import Hosts, Suite
+    from toolkit.bench.suite.traffic import SuiteLoad
     from toolkit.bench.suite.verdicts import SuiteVerdict
 
 
 def suite(
-    file: Annotated[str, typer.Argument(help="Deployment file, or a recipe's name.")],
+    file: Annotated[
+        str | None, typer.Argument(help="Deployment file, or a recipe's name.", show_default=False)
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of a file: a router that runs. Nothing is started; asked is what it can "
+            "be switched to."
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key of that router's admin.")
+    ] = None,
     minutes: Annotated[
         float, typer.Option(help="Start nothing after so long; what was measured counts.")
     ] = 60.0,
@@ -34,16 +47,54 @@ def suite(
 
     Every variant is started, measured and stopped, there and back again, until all questions are
     decided or the time is over. Ctrl-C ends it early and keeps what was measured. It writes a page,
-    the figures, and a deployment file with what pays turned on.
+    the figures, and of a file a deployment file with what pays turned on.
     """
+    from toolkit.bench.errors import BenchError
+    from toolkit.bench.source import Source
+    from toolkit.bench.suite.traffic import SuiteLoad
+
+    source = Source(prompts=prompts, max_tokens=max_tokens, seed=seed)
+    load = SuiteLoad(source, requests, concurrency, rounds)
+    folder = _place(out)
+    try:
+        if (file is None) == (url is None):
+            raise BenchError("say what to measure: a deployment FILE, or --url URL")
+        if url is not None:
+            asking, host, name = _of_router(url, api_key_env, load, folder, minutes)
+        else:
+            assert file is not None
+            asking, host, name = _of_file(file, load, folder, minutes)
+        _make(folder)
+        asking.run(host, lambda line: typer.echo(line, err=True))
+    except (BenchError, ValueError) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        if (folder / "suite.json").exists():
+            typer.echo(f"what was measured before is in {folder / 'suite.json'}", err=True)
+        raise typer.Exit(1) from error
+    _show(asking, folder, name)
+
+
+def _place(out: Path | None) -> Path:
+    """Where results go."""
     import time
 
+    return out or Path.home() / ".cache/toolkit/suite" / time.strftime("%Y%m%d-%H%M%S")
+
+
+def _make(folder: Path) -> None:
+    """BenchError: it cannot be written to."""
     from toolkit.bench.errors import BenchError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _of_file(file: str, load: SuiteLoad, folder: Path, minutes: float) -> tuple[Suite, Hosts, str]:
     from toolkit.bench.hosted import hosted
-    from toolkit.bench.source import Source
     from toolkit.bench.suite.play import Suite
     from toolkit.bench.suite.questions import questions_for
-    from toolkit.bench.suite.traffic import SuiteLoad
     from toolkit.bench.suite.written import absolute
     from toolkit.cli.launch import find_file
     from toolkit.settings.load import load_deployment
@@ -51,26 +102,21 @@ def suite(
 
     path = find_file(file)
     load_deployment(path)  # its own errors come first
-    folder = out or Path.home() / ".cache/toolkit/suite" / time.strftime("%Y%m%d-%H%M%S")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        typer.secho(f"error: cannot write to {folder}: {error.strerror}", fg="red", err=True)
-        raise typer.Exit(1) from error
     document = absolute(read_document(path)[0], path.resolve().parent)
-    source = Source(prompts=prompts, max_tokens=max_tokens, seed=seed)
-    try:
-        asked = questions_for(document)
-        asking = Suite(
-            document, asked, SuiteLoad(source, requests, concurrency, rounds), folder, minutes
-        )
-        asking.run(hosted, lambda line: typer.echo(line, err=True))
-    except (BenchError, ValueError) as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        if (folder / "suite.json").exists():
-            typer.echo(f"what was measured before is in {folder / 'suite.json'}", err=True)
-        raise typer.Exit(1) from error
-    _show(asking, folder, path.stem)
+    asking = Suite(document, questions_for(document), load, folder, minutes)
+    return asking, hosted, path.stem
+
+
+def _of_router(
+    url: str, api_key_env: str | None, load: SuiteLoad, folder: Path, minutes: float
+) -> tuple[Suite, Hosts, str]:
+    from toolkit.bench.suite.as_it_runs import AsItRuns, questions_at
+    from toolkit.bench.suite.play import Suite
+    from toolkit.cli.bench_options import Where
+
+    key = Where(url, None, api_key_env).secret()
+    host = AsItRuns(url.rstrip("/"), key)
+    return Suite({}, questions_at(host.state()), load, folder, minutes, key), host, url
 
 
 def _show(asking: Suite, folder: Path, name: str) -> None:
@@ -91,13 +137,11 @@ def _show(asking: Suite, folder: Path, name: str) -> None:
     for each in asking.asked.left_out:
         table.add_row(each.system, "not asked", escape(each.why))
     show(console, table)
-    files = {
-        "page": folder / "suite.html",
-        "figures": folder / "suite.json",
-        "deployment": folder / f"{name}.yaml",
-    }
+    files = {"page": folder / "suite.html", "figures": folder / "suite.json"}
     write_page(files["page"], asking, verdicts, f"Does it pay for {name}?")
     write_json(files["figures"], asking, verdicts)
-    write_deployment(files["deployment"], asking, verdicts)
+    if asking.document:
+        files["deployment"] = folder / f"{name}.yaml"
+        write_deployment(files["deployment"], asking, verdicts)
     for what, path in files.items():
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)

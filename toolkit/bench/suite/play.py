@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from toolkit.bench.compare import judged
 from toolkit.bench.metrics import Slo
@@ -20,17 +20,22 @@ from toolkit.bench.suite.verdicts import PER_START, SuiteVerdict, all_decided, j
 from toolkit.bench.target import discover, flush_caches, get_json, set_policy, worker_urls
 from toolkit.bench.workload import Workload, backwards
 
-if TYPE_CHECKING:
-    from toolkit.launch.running import Running
-
 WARM = 2
 Say = Callable[[str], None]
 
 
-class Hosts(Protocol):
-    """Starts a deployment file, and ends it on the way out (`toolkit.bench.hosted`)."""
+class Hosted(Protocol):
+    """A deployment that is up."""
 
-    def __call__(self, path: Path, run_dir: Path | None) -> AbstractContextManager[Running]: ...
+    @property
+    def router_url(self) -> str: ...
+
+
+class Hosts(Protocol):
+    """Starts a deployment file, and ends it on the way out (`toolkit.bench.hosted`); or has what
+    runs already (`as_it_runs`)."""
+
+    def __call__(self, path: Path, run_dir: Path | None) -> AbstractContextManager[Hosted]: ...
 
 
 @dataclass(slots=True)
@@ -44,6 +49,8 @@ class Suite:
     folder: Path
     """Where variants and results go."""
     minutes: float
+    key: str | None = None
+    """Of the router's admin, where it asks for one."""
     played: dict[tuple[str, str], dict[int, dict[str, Any]]] = field(default_factory=dict)
     starts: int = 0
     interrupted: bool = False
@@ -123,7 +130,7 @@ class Suite:
 
     async def _play(self, url: str, arms: list[tuple[Question, SuiteArm]], numbers: range) -> None:
         load = BenchLoad(concurrency=self.load.concurrency)
-        async with new_session(load.timeout_s, None) as session:
+        async with new_session(load.timeout_s, self.key) as session:
             target = await discover(session, url)
             rounds = rounds_of(self.load, target)
             urls = worker_urls(await get_json(session, url + "/workers"), url)

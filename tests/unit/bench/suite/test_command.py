@@ -28,6 +28,19 @@ def test_a_file_that_is_no_deployment_is_its_own_error(tmp_path: Path) -> None:
     assert "tau" in str(done.exception) and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("words", [(), ("cpu-demo", "--url", "http://127.0.0.1:1")])
+def test_either_a_file_or_a_router_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*words, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 1 and "a deployment FILE, or --url URL" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_router_that_is_not_there_is_said(tmp_path: Path) -> None:
+    done = run("--url", "http://127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 1 and "nothing answers at http://127.0.0.1:1" in done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_plain_workers_are_told_that_it_is_not_for_them(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("name: a\nmode: plain\n")
