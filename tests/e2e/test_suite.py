@@ -74,7 +74,7 @@ def test_a_router_that_runs_is_switched_and_left_as_it_was(
     asked = {row["system"] for row in found["verdicts"]}
     assert asked == {"late dispatch", "level KV", "expert locality"}
     assert {row["system"] for row in found["left_out"]} >= {"moves", "preempted prompts"}
-    assert all(len(arm["rounds"]) == 2 for arm in found["rounds"])
+    assert all(len(arm["rounds"]) in (2, 4) for arm in found["rounds"])
     after = calls.run(state(deployment.router_url))
     assert (after["policies"], after["dispatch"]) == (before["policies"], before["dispatch"])
     assert [worker.pid for worker in deployment.workers] == pids
