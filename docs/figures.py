@@ -29,8 +29,10 @@ SEPARATOR = " . "
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 UNIT = r"(?:\*\*)?(?: [a-zµ%/]{1,8})?(?:\*\*)?"
 """What may stand between a value and its interval."""
-INTERVAL = re.compile(rf"(?<![\w.,])({NUMBER}){UNIT} \(({NUMBER}) to ({NUMBER})\)")
-"""A value with the bounds of its interval."""
+INTERVAL = re.compile(
+    rf"(?<![\w.,])({NUMBER}){UNIT} \(({NUMBER}) to ({NUMBER})\)".replace(" ", r"\s+")
+)
+"""A value with the bounds of its interval, also over the end of a line."""
 MARK = re.compile(
     rf"(?P<value>{NUMBER})(?:(?P<unit>{UNIT}) \((?P<low>{NUMBER}) to (?P<high>{NUMBER})\))?"
     r"(?P<after>[ %*a-zµ]{0,6})"
@@ -42,8 +44,8 @@ MARK = re.compile(
 
 class Where(NamedTuple):
     """Where a figure comes from. `words`: a piece of the record's command; `key`: with `SEPARATOR`;
-    `inverse`: the page has one divided by the figure; `gain`: it has by how many percent the figure,
-    a ratio, is above 1."""
+    `inverse`: the page has one divided by the figure; `gain`: by how many percent the figure is
+    above 1."""
 
     benchmark: str
     words: str

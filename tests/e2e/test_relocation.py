@@ -28,8 +28,6 @@ from toolkit.placement.relocation import steps
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.touched("relocation")]
 
 MOVES, TOKENS, FEW, MOST = size(change=8, whole=20), 48, 24, 4
-DECISIONS = 3
-"""Until the relocator has come to rest, at most."""
 
 
 @pytest.fixture(scope="module")
@@ -182,28 +180,17 @@ async def test_the_relocator_moves_what_pays_and_then_rests(
 
     serving = asyncio.create_task(load())
     try:
-        would, moved = [await relocate(up, decode(up), *more) for more in (("--dry-run",), ())]
-        later = [await relocate(up, decode(up))]
-        # A decision sees 48 requests of five prompts: the next ones may show a little more.
-        while later[-1]["outcome"] == "moved" and len(later) < DECISIONS:
-            later.append(await relocate(up, decode(up)))
+        told = [await relocate(up, decode(up), *more) for more in (("--dry-run",), (), ())]
     finally:
         watching = False
         await serving
+    would, moved, rest, answers = told[0], told[1], told[2], answers
     assert would["outcome"] == "would move", would
     assert moved["outcome"] == "moved", moved
     assert moved["balance"][1] < moved["balance"][0] and moved["bytes"] > 0
-    assert later[-1]["outcome"] == "stays", later
-    for again in later[:-1]:
-        assert gained(again) < gained(moved) / 2, (moved, again)
+    assert rest["outcome"] == "stays", rest
     assert [answer.error for answer in answers] == [""] * len(answers)
     assert [answer.ids for answer in answers] == wanted * (len(answers) // len(wanted))
-
-
-def gained(decision: dict[str, Any]) -> float:
-    """By how much the busiest GPU came nearer to the mean."""
-    before, after = decision["balance"]
-    return float(before - after)
 
 
 async def skew(url: str, wanted: list[list[int]], reference: Reference) -> None:
@@ -222,7 +209,7 @@ async def relocate(up: Running, url: str, *more: str) -> dict[str, Any]:
     """One decision of `toolkit relocate`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "toolkit", "relocate", url, "--once", "--share", "1"),
-        *("--tokens", "1152", "--every", "100000", *more),
+        *("--tokens", "2304", "--every", "100000", *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {WORKER_KEY_VARIABLE: up.worker_key or ""},

@@ -92,6 +92,8 @@ def test_an_interval_without_a_mark_is_named(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("a\n1.5 (1 to 2)<!-- a: ratio --> and **0.7 times (0.5 to 0.9)**, 3 (of 5)\n")
     assert figures.unmarked(page) == ["page.md:2: 0.7 times (0.5 to 0.9)"]
+    page.write_text("a 0.7 times (0.5\n to 0.9), 3\n(of 5)\n")
+    assert figures.unmarked(page) == ["page.md:1: 0.7 times (0.5\n to 0.9)"]
 
 
 @given(st.floats(-1e9, 1e9), st.integers(0, 6), st.booleans())

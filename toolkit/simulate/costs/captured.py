@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class Captured:
     """The costs `cost`, but that a prefill takes longer by the share `capture`. Measured on one
-    H100: 1 to 2 % of a prompt of 2,048 tokens and more (`results/gpu/signature.json`)."""
+    H100: 0.3 to 2.3 % of prompts of 2,048 tokens and more (`results/gpu/signature.json`)."""
 
     def __init__(self, cost: CostModel, capture: float) -> None:
         self._cost = cost
