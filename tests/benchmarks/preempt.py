@@ -5,29 +5,33 @@ a deployment for each arm, side by side (those that are not asked sleep). Best-e
 2,000 to 3,900 tokens, latency-sensitive ones of 30 to 200, drawn with `--share` each; answers of 8
 tokens. Every round plays the same requests once an arm, in balanced random order.
 
-Arms: `preempt`, ours at its default; `fcfs`, whole prompts in order of arrival; `best`, the one of
-CANDIDATES with the least mean TTFT of latency-sensitive requests in a round of its own (`--best`
-names it): SGLang's `priority` or `shortest-prefill-first`, which makes room for short prompts in
-the chunks of a long one, each with chunks of several sizes; with `--mode plain` also `completion`,
-one request at a time to its end (QLLM compares with a server that runs to completion). Each of
-`--also` is one more (`experts@8`: ours, looked at after every 8th expert of a layer, too).
+Arms: ours, `preempt` with the one of OURS, sizes of chunks, that has the least mean TTFT of
+latency-sensitive requests in a round of its own (`--ours` names it); `fcfs`, whole prompts in order
+of arrival; `best`, the one of CANDIDATES by the same figure in the same round (`--best` names it):
+SGLang's `priority` or `shortest-prefill-first`, which makes room for short prompts in the chunks of
+a long one, or `classes`, ours without stops between layers: latency-sensitive requests first, next
+between two chunks. Each has chunks of several sizes. With `--mode plain` also `completion`, one
+request at a time to its end (QLLM compares with a server that runs to completion). Each of `--also`
+is one more (`experts@8`: ours, looked at after every 8th expert of a layer, too).
 
 Parts (`--parts`):
-  closed  `--in-flight` requests at a time: the prefill is never idle calm    best-effort requests
-  only, two at a time: what the feature costs when no latency-sensitive request waits
-          (SGLang as it is, overlap scheduler and all, is the other side)
+  closed  `--in-flight` requests at a time: the prefill is never idle
+  calm    best-effort requests only, two at a time: what the feature costs when no
+          latency-sensitive request waits (SGLang as it is, overlap scheduler
+          and all, is the other side)
   loads   Poisson arrivals at each of `--loads` of what `fcfs` carries in a closed loop
 
 keys: of `closed`, ratios over rounds with 95 % intervals: ls_ttft_ratio_fcfs, ls_ttft_ratio_best,
 ls_ttft_ratio_completion (mean TTFT, latency-sensitive), ls_ttft_ratio_idle (against the same
-requests one at a time on idle workers), be_throughput_ratio, be_turnaround_ratio (best-effort
-prompt tokens a second and mean seconds from request to last token, against `fcfs`; `_best` against
-`best`); longest_pause_s, `pauses_max` (of one request); `preempted`, the best-effort requests that
-were stopped, and `different`, how many requests of all got other tokens than under `fcfs`;
+requests one at a time on idle workers), `latency_sensitive` (their number), be_throughput_ratio,
+be_turnaround_ratio (best-effort prompt tokens a second and mean seconds from request to last token,
+against `fcfs`; `_best` against `best`); longest_pause_s, `pauses_max` (of one request);
+`preempted`, the best-effort requests that were stopped, and `different`, how many requests of all
+got other tokens than under `fcfs`;
 wait_over_slice_p99_ms (from a latency-sensitive request's arrival at the worker to its first
 forward, without those of its class before it and without one slice), `wait_p50_ms`, `wait_p99_ms`,
 `slice_p50_ms`; of each of `arms` also the `seconds` of a round, and where its prefill worker's went
-(`long_s`, `short_s`, `stood_s`). calm_ratio: prompt tokens a second, `preempt` / `fcfs`. Of
+(`long_s`, `short_s`, `stood_s`). calm_ratio: prompt tokens a second, ours / `fcfs`. Of
 `loads`: `at`, for each load and arm mean and p99 TTFT, attainment of `--slos` (seconds);
 rate_ratio_SLO: the highest rate at which 0.9 of latency-sensitive requests keep to it, ours / that
 of the best other arm at this SLO (interpolated between loads; of an arm that keeps to it at every
@@ -73,12 +77,16 @@ MEASURES = (
 )
 
 CANDIDATES = tuple(
-    f"{kind}@{chunk}" for kind in ("shortest", "priority") for chunk in (256, 512, 1024, 4096)
+    f"{kind}@{chunk}"
+    for kind in ("classes", "shortest", "priority")
+    for chunk in (256, 512, 1024, 4096)
 )
+OURS = tuple(f"preempt@{chunk}" for chunk in (512, 1024, 4096))
 LAYERS = 6
 """Of the embedded model."""
 KEPT = 0.9
-OURS = ("preempt", "experts")
+STOPS = ("preempt", "experts")
+"""Arms that stop prompts between layers."""
 Figures = dict[str, float]
 
 
@@ -142,11 +150,13 @@ async def warm(session: Any, ups: Sequence[Up]) -> None:
         await played(session, up, requests("warm", 6, 0.5), 2)
 
 
-async def tuned(mode: str, options: Any, folder: Path) -> tuple[str, dict[str, Figures]]:
-    """The best of CANDIDATES, and what each did; one at a time is up."""
+async def tuned(
+    among: Sequence[str], mode: str, options: Any, folder: Path
+) -> tuple[str, dict[str, Figures]]:
+    """The best of these arms, and what each did; one at a time is up."""
     found: dict[str, Figures] = {}
     items = requests("tune", options.requests, options.share)
-    for name in CANDIDATES:
+    for name in among:
         with side_by_side([Arm(name)], mode, folder / "tune") as ups:
             async with new_session(600.0) as session:
                 await warm(session, ups)
@@ -164,22 +174,21 @@ async def closed(session: Any, ups: Sequence[Up], best: str, options: Any, resul
     ]
     answers = await rounds.play(drawn, options.in_flight)
     mine = ups[0]
-    batches = mine.batches()
+    ours, batches = mine.arm.name, mine.batches()
     for other in answers:
-        if other != "preempt":
+        if other != ours:
             name = "best" if other == best else other
-            result.keys |= rounds.ratio("ls_ttft", f"ls_ttft_ratio_{name}", "preempt", other)
+            result.keys |= rounds.ratio("ls_ttft", f"ls_ttft_ratio_{name}", ours, other)
             end = "" if other == "fcfs" else f"_{name}"
-            result.keys |= rounds.ratio("be_rate", f"be_throughput_ratio{end}", "preempt", other)
-            result.keys |= rounds.ratio(
-                "be_turnaround", f"be_turnaround_ratio{end}", "preempt", other
-            )
+            result.keys |= rounds.ratio("be_rate", f"be_throughput_ratio{end}", ours, other)
+            result.keys |= rounds.ratio("be_turnaround", f"be_turnaround_ratio{end}", ours, other)
+    result.keys["latency_sensitive"] = sum(item.kind == LS for items in drawn for item in items)
     result.keys["arms"] = {
         name: {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
         for name, rows in rounds.found.items()
     }
     idle = await alone(session, mine, drawn)
-    both = [row["ls_ttft"] for row in rounds.found["preempt"]], idle
+    both = [row["ls_ttft"] for row in rounds.found[ours]], idle
     result.keys |= paired_ratio(*both).keys("ls_ttft_ratio_idle")
     result.keys["ls_ttft_idle_ms"] = statistics.fmean(idle)
     lengths = traces.lengths_stopped(batches)
@@ -188,7 +197,7 @@ async def closed(session: Any, ups: Sequence[Up], best: str, options: Any, resul
     )
     result.keys["different"] = sum(
         a.output_ids != b.output_ids
-        for ours, others in zip(answers["preempt"], answers["fcfs"], strict=True)
+        for ours, others in zip(answers[ours], answers["fcfs"], strict=True)
         for a, b in zip(ours, others, strict=True)
     )
     result.keys |= waiting(batches)
@@ -227,13 +236,15 @@ async def calm(session: Any, ups: Sequence[Up], options: Any, result: Result) ->
     rounds = Rounds(session, ups, seed=2)
     count = max(8, options.requests // 4)
     drawn = [requests(f"calm-{number}", count, 0.0) for number in range(2 * options.rounds)]
-    await rounds.play(drawn, 2, ("preempt", "fcfs"))
-    result.keys |= rounds.ratio("be_rate", "calm_ratio", "preempt", "fcfs")
+    ours = ups[0].arm.name
+    await rounds.play(drawn, 2, (ours, "fcfs"))
+    result.keys |= rounds.ratio("be_rate", "calm_ratio", ours, "fcfs")
     return rounds.asked
 
 
 async def loads(session: Any, ups: Sequence[Up], best: str, options: Any, result: Result) -> int:
     """Fills `at` and the ratios of rates."""
+    mine = ups[0].arm.name
     capacity_items = requests("capacity", options.requests, options.share)
     fcfs = next(up for up in ups if up.arm.name == "fcfs")
     samples, seconds = await played(session, fcfs, capacity_items, options.in_flight)
@@ -254,8 +265,8 @@ async def loads(session: Any, ups: Sequence[Up], best: str, options: Any, result
                 say(f"load {load:g} {number + 1}/{options.rounds} {shown(ups[turn].arm.name, row)}")
         at[f"{load:g}"] = rows
         for other in rows:
-            if other != "preempt":
-                pair = ([row["ls_ttft"] for row in rows[arm]] for arm in ("preempt", other))
+            if other != mine:
+                pair = ([row["ls_ttft"] for row in rows[arm]] for arm in (mine, other))
                 name = "best" if other == best else other
                 result.keys |= paired_ratio(*pair).keys(f"ls_ttft_ratio_{name}_at_{load:g}")
     means = {
@@ -273,8 +284,8 @@ async def loads(session: Any, ups: Sequence[Up], best: str, options: Any, result
         for arm, (load, end) in highest.items():
             if end:
                 remarks.append(f"{arm} keeps to {slo:g} s at {'every' if load else 'no'} load")
-        ours = highest["preempt"][0]
-        theirs = max(load for arm, (load, _) in highest.items() if Arm(arm).kind not in OURS)
+        ours = highest[mine][0]
+        theirs = max(load for arm, (load, _) in highest.items() if Arm(arm).kind not in STOPS)
         result.keys[f"rate_ratio_{slo:g}"] = ours / theirs if theirs else float("inf")
     result.keys["remarks"] = remarks
     return asked
@@ -299,11 +310,17 @@ def highest_load(at: dict[str, dict[str, Figures]], arm: str, key: str) -> tuple
 
 
 async def measure(options: Any, folder: Path, result: Result) -> int:
-    best = options.best
+    best, ours = options.best, options.ours
+    candidates: dict[str, Figures] = {}
     if not best:
-        best, result.keys["candidates"] = await tuned(options.mode, options, folder)
-    result.keys |= {"mode": options.mode, "best": best, "share": options.share}
-    names = ["preempt", "fcfs", best]
+        best, candidates = await tuned(CANDIDATES, options.mode, options, folder)
+    if not ours:
+        ours, own = await tuned(OURS, options.mode, options, folder)
+        candidates |= own
+    result.keys |= {"mode": options.mode, "best": best, "ours": ours, "share": options.share}
+    if candidates:
+        result.keys["candidates"] = candidates
+    names = [ours, "fcfs", best]
     if options.mode == "plain":
         names.append("completion")
     names += [name for name in options.also.split(",") if name]
@@ -334,11 +351,13 @@ def main() -> None:
         ("--loads", {"default": "0.7,0.85,0.95"}),
         ("--slos", {"default": "0.1,0.25,0.5", "help": "seconds to the first token"}),
         ("--best", {"default": "", "help": "ARM, in place of looking for it"}),
+        ("--ours", {"default": "", "help": "the same of ours"}),
         ("--also", {"default": "", "help": "ARM,.. beside these"}),
     )
     if options.quick:
         options.rounds, options.requests, options.parts = 1, 16, "closed"
         options.best = options.best or "shortest@512"
+        options.ours = options.ours or "preempt"
     unknown = set(options.parts.split(",")) - {"closed", "calm", "loads"}
     if unknown:
         raise BenchError(f"--parts: {', '.join(sorted(unknown))} is none of closed, calm, loads")

@@ -27,11 +27,17 @@ ALONE = ("priority", "shortest")
 """What SGLang alone has for latency-sensitive requests: their `priority`, or the shortest prompt
 first, which makes room for them in the chunks of a long one. Each with a size of chunks:
 `shortest@512`."""
+KINDS = "preempt, preempt@CHUNK, experts@EVERY, classes@CHUNK, fcfs, completion, {}@CHUNK".format(
+    "@CHUNK, ".join(ALONE)
+)
+NO_STOP = 1024
+"""Layers of a slice, more than a model has: so nothing is stopped between layers."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """`preempt`, `preempt@SLICE`, `experts@EVERY` (looked at after so many experts, too), `fcfs`,
+    """`preempt`, `preempt@CHUNK`, `experts@EVERY` (looked at after so many experts, too),
+    `classes@CHUNK` (latency-sensitive requests first, between chunks and nowhere else), `fcfs`,
     `completion` (one request at a time, to its end), or one of ALONE with its chunk."""
 
     name: str
@@ -49,7 +55,11 @@ class Arm:
         args: dict[str, Any] = {"chunked-prefill-size": WHOLE}
         role: dict[str, Any] = {"kv_tokens": 65536, "max_running": 64, "args": args}
         if self.kind == "preempt":
-            role["preempt"] = {"policy": "strict", "slice": self.number or 1}
+            args["chunked-prefill-size"] = self.number or WHOLE
+            role["preempt"] = {"policy": "strict"}
+        elif self.kind == "classes" and self.number:
+            args["chunked-prefill-size"] = self.number
+            role["preempt"] = {"policy": "strict", "slice": NO_STOP}
         elif self.kind == "experts" and self.number:
             role["preempt"] = {"policy": "strict", "experts": self.number}
         elif self.kind == "completion":
@@ -61,7 +71,7 @@ class Arm:
             else:
                 args["schedule-policy"] = "shortest-prefill-first"
         elif self.name != "fcfs":
-            raise ValueError(f"{self.name!r} is none of preempt, fcfs, completion, {ALONE}@CHUNK")
+            raise ValueError(f"{self.name!r} is none of {KINDS}")
         return role
 
     def recipe(self, mode: str, trace: Path) -> dict[str, Any]:
@@ -69,7 +79,7 @@ class Arm:
         role = {**self.role(), "env": {TRACE_VARIABLE: str(trace)}}
         other = {"kv_tokens": 65536, "max_running": 64}
         router: dict[str, Any] = {"kind": "toolkit", "parked_per_prefill": 256}
-        if self.kind in ("preempt", "experts"):
+        if self.kind in ("preempt", "experts", "classes"):
             router["classes"] = {}
         if mode == "plain":
             del router["parked_per_prefill"]
