@@ -113,6 +113,11 @@ class Attempts:
             for name in self.retries.blame(request, now):
                 self.orders.append(m.Ejected(name))
 
+    def progressed(self, message: m.Progressed, now: float) -> None:
+        for reservation, tokens in message.tokens:
+            if not reservation.over:
+                reservation.count(tokens)
+
     def released(self, message: m.CallReleased, now: float) -> None:
         reservation = message.reservation
         record = reservation.rank.worker.record

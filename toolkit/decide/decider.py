@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from toolkit.decide.bounds import DeciderBounds
     from toolkit.decide.pool import Pool
     from toolkit.decide.ranks import KnownRanks, RankState
-    from toolkit.policies.base import Policy
-    from toolkit.policies.following import Following
     from toolkit.policies.stages.narrowing import StageFilter
 
 
@@ -43,10 +41,12 @@ class Decider:
             m.NextAttempt: attempts.go_on,
             m.Prefilled: attempts.prefilled,
             m.Proven: attempts.proven,
+            m.Progressed: attempts.progressed,
             m.CallReleased: attempts.released,
             m.Failed: attempts.failed,
             m.RequestEnded: attempts.ended,
             m.WorkerGreeted: self._greeted,
+            m.WorkerHeard: self._heard,
             m.WorkerUp: self._up,
             m.WorkerHeldUp: self._held_up,
             m.WorkerDown: self._down,
@@ -55,6 +55,8 @@ class Decider:
             m.Stepped: self._stepped,
             m.Beaten: self._beaten,
             m.Hold: self._hold,
+            m.UsePolicy: self._use_policy,
+            m.UseDispatch: self._use_dispatch,
             m.Expected: self._expected,
             m.TimePassed: self._tick,
         }
@@ -90,18 +92,13 @@ class Decider:
         """Whether requests must come with a digest."""
         return bool(self.attempts.retries.quarantine)
 
-    def use(
-        self, side: str, policy: Policy, now: float, following: Following | None = None
-    ) -> None:
-        """A policy for a side, from now on. `following`: see `Chooser.use`."""
-        self.choosing.use(side, policy, following)
-        if side == "decode":
-            self.attempts.notify_pool(now)
-
     def _greeted(self, message: m.WorkerGreeted, now: float) -> None:
         worker = self.ranks.workers[message.worker]
         worker.greeted(message.slots, message.reserve, message.dp_attention, message.prefill_only)
         self.attempts.notify_pool(now)
+
+    def _heard(self, message: m.WorkerHeard, now: float) -> None:
+        self.ranks.workers[message.worker].last_event = now
 
     def _up(self, message: m.WorkerUp, now: float) -> None:
         worker = self.ranks.workers[message.worker]
@@ -163,6 +160,14 @@ class Decider:
         for key in message.ranks:
             self.ranks.rank(key).held = message.on
         self._health_changed(message.ranks[0][0], now)
+
+    def _use_policy(self, message: m.UsePolicy, now: float) -> None:
+        self.choosing.use(message.side, message.policy, message.following)
+        if message.side == "decode":
+            self.attempts.notify_pool(now)
+
+    def _use_dispatch(self, message: m.UseDispatch, now: float) -> None:
+        self.attempts.late = message.late
 
     def _expected(self, message: m.Expected, now: float) -> None:
         self.ranks.returns.told(message.worker, message.usual_s, message.back_in_s, now)

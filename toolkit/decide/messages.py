@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from toolkit.contract.heartbeat import Beat
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
-    from toolkit.policies.base import RequestView
+    from toolkit.policies.base import Policy, RequestView
+    from toolkit.policies.following import Following
 
 Key = tuple[str, int]
 Shape = Literal["split", "one_token", "prefill", "plain"]
@@ -100,6 +101,13 @@ class Failed(Struct, frozen=True):
     digest: bytes
 
 
+class Progressed(Struct, frozen=True):
+    """Tokens that have come of streams since the last such message, by the calls that they came
+    from: those whose `Reservation.counts` says that somebody wants to know."""
+
+    tokens: tuple[tuple[Reservation, int], ...]
+
+
 class RequestEnded(Struct, frozen=True):
     """A request is over; its calls were released. `served`: its client has the whole answer."""
 
@@ -118,6 +126,12 @@ class WorkerGreeted(Struct, frozen=True):
     reserve: int = 0
     dp_attention: bool | None = None
     prefill_only: bool = False
+
+
+class WorkerHeard(Struct, frozen=True):
+    """A worker gave a sign of life."""
+
+    worker: str
 
 
 class WorkerUp(Struct, frozen=True):
@@ -180,6 +194,20 @@ class Expected(Struct, frozen=True):
     worker: str
     usual_s: float | None
     back_in_s: float | None
+
+
+class UsePolicy(Struct, frozen=True):
+    """A policy for a side (prefill, decode), from now on. `following`: see `Chooser.use`."""
+
+    side: str
+    policy: Policy
+    following: Following | None = None
+
+
+class UseDispatch(Struct, frozen=True):
+    """From now on decode ranks are chosen after the prefill (`late`), or before it."""
+
+    late: bool
 
 
 class TimePassed(Struct, frozen=True):
@@ -268,10 +296,14 @@ class Waited(Struct, frozen=True):
     seconds: float
 
 
-RequestMessage = Arrive | NextAttempt | Prefilled | Proven | CallReleased | Failed | RequestEnded
+RequestMessage = (
+    Arrive | NextAttempt | Prefilled | Proven | Progressed | CallReleased | Failed | RequestEnded
+)
 WorkerMessage = (
-    WorkerGreeted | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied | LoadRead | Stepped | Beaten
+    WorkerGreeted | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied | LoadRead
+    | Stepped | Beaten
 )  # fmt: skip
-Message = RequestMessage | WorkerMessage | Hold | Expected | TimePassed
+OperatorMessage = Hold | UsePolicy | UseDispatch
+Message = RequestMessage | WorkerMessage | OperatorMessage | Expected | TimePassed
 RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse
 Order = RequestOrder | Quarantined | Ejected | WorkerStuck | HealthChanged | Waited

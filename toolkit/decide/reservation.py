@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolkit.decide.ranks import RankState
@@ -15,13 +14,13 @@ if TYPE_CHECKING:
 class Reservation:
     """From the moment that a request is bound to a rank until it is gone from there.
 
-    `following`, where the policy needs one, is told when it goes, of tokens as they come (`count`),
-    and how it ended. An answer that does not stream is counted by the steps that the rank says it
-    did (`stepped`; nothing where it does not), and set right by its usage at the end. `generated`:
+    `following`, where the policy needs one, is told when it goes, of tokens as they come, and how
+    it ended. An answer that does not stream is counted by the steps that the rank says it did
+    (`stepped`; nothing where it does not), and set right by its usage at the end. `generated`:
     tokens that it had before, as part of the prompt.
     """
 
-    __slots__ = ("_best_effort", "_counted", "_following", "_lease", "begun", "count",
+    __slots__ = ("_best_effort", "_following", "_lease", "_streams", "begun", "counted",
                  "key", "over", "probe", "proven", "rank", "tokens")  # fmt: skip
 
     def __init__(
@@ -41,12 +40,12 @@ class Reservation:
         """Whether it is to show that its worker is well again."""
         self.proven = False
         """The worker has computed something of it."""
-        self.count: Callable[[int], None] | None = None
-        """To be called with the number of tokens that came; None where nobody wants to know."""
+        self.counted = 0
+        """Tokens that have come of it here, as far as anybody wanted to know."""
+        self._streams = streams
         self._lease = rank.ledger.begin(self.tokens, now)
         self._best_effort = view.best_effort
         self._weigh(1)
-        self._counted = 0
         self._following = following
         self.key = ""
         """Its name for who follows; empty where nobody does."""
@@ -55,21 +54,33 @@ class Reservation:
         # Not the rid: a client may use one twice at a time.
         self.key = f"{rank.worker.name}/{rank.dp_rank}/{self._lease}"
         following.sent(self.key, rank.key, rank.group, view, generated)
-        if streams:
-            self.count = following.counter(self.key)
-        elif following.lengths:
+        if following.lengths and not streams:
             rank.unstreamed[self._lease] = self
+
+    @property
+    def lengths(self) -> bool:
+        """Whether the policy wants to know how many tokens come."""
+        return self._following is not None and self._following.lengths
+
+    @property
+    def counts(self) -> bool:
+        """Whether somebody wants to know of tokens as they come of its stream."""
+        return self._streams and self.lengths
 
     @property
     def followed(self) -> bool:
         """Whether `end` wants to know of the tokens of an answer that did not stream."""
-        return self._following is not None and self._following.lengths and self.count is None
+        return self.lengths and not self._streams
+
+    def count(self, tokens: int) -> None:
+        """That many have come, or as many fewer than was thought."""
+        self.counted += tokens
+        if self._following is not None:
+            self._following.counted(self.key, tokens)
 
     def stepped(self, steps: int) -> None:
         """The rank did so many decode steps."""
-        assert self._following is not None
-        self._counted += steps
-        self._following.counted(self.key, steps)
+        self.count(steps)
 
     def end(self, ok: bool | None, now: float, generated: int = 0, finished: bool = False) -> None:
         """It is gone. `ok`: None when it went on elsewhere. `generated` here, 0 where that is not
@@ -86,7 +97,7 @@ class Reservation:
         if self._following is None:
             return
         if self.followed and generated:
-            self._following.counted(self.key, generated - self._counted)
+            self.count(generated - self.counted)
         self._following.ended(self.key, finished and generated > 0)
 
     def cancel(self) -> None:

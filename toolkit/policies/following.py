@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -67,10 +66,6 @@ class Following:
         """That many more tokens came, or fewer than was thought."""
         if self._lengths is not None:
             self._lengths.counted(rid, tokens)
-
-    def counter(self, rid: str) -> Callable[[int], None] | None:
-        """`counted` of one request, for who calls it at every chunk; None where it says nothing."""
-        return None if self._lengths is None else partial(self._lengths.counted, rid)
 
     def stepped(self, key: Key, tokens: int) -> None:
         """All that runs on the rank made that many more tokens."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from toolkit.decide import messages as m
 from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import RankState
 from toolkit.decide.reservation import Reservation
-from toolkit.policies.base import Policy, RequestView
+from toolkit.policies.base import RequestView
 
 
 class TakesOrders(Protocol):
@@ -45,6 +46,8 @@ class Channel:
         self._workers: Mapping[str, TakesVerdicts] = {}
         self._listeners: Sequence[HearsDecisions] = ()
         self._orders: deque[m.Order] = deque()
+        self._came: dict[Reservation, int] = {}
+        """Tokens that have come, and that the decider has not been told of."""
         self._delivering = False
         self._due: float | None = None
         self._timer: asyncio.Handle | None = None
@@ -76,18 +79,24 @@ class Channel:
 
     def send(self, message: m.Message, now: float | None = None) -> None:
         """Tell it, and carry out what follows. `now`: when it happened, if not just now."""
-        decider = self.decider
-        orders = decider.on(message, monotonic() if now is None else now)
+        decider, now = self.decider, monotonic() if now is None else now
+        if self._came:  # before all that is decided by it
+            came, self._came = self._came, {}
+            decider.on(m.Progressed(tuple(came.items())), now)
+        orders = decider.on(message, now)
         if orders:
             self._orders += orders
             self._deliver()
         if decider.due != self._due and not self._delivering:
             self._arm()
 
-    def use(self, side: str, policy: Policy) -> None:
-        """A policy for a side, from now on."""
-        self.decider.use(side, policy, monotonic())
-        self._arm()
+    def counter(self, reservation: Reservation) -> Callable[[int], None] | None:
+        """What is to be called with the number of tokens that came; None where nobody wants to
+        know."""
+        return partial(self._count, reservation) if reservation.counts else None
+
+    def _count(self, reservation: Reservation, tokens: int) -> None:
+        self._came[reservation] = self._came.get(reservation, 0) + tokens
 
     def reserve(self, rank: RankState, view: RequestView, generated: int) -> Reservation:
         """A place on a rank for a streaming request that is moved there."""

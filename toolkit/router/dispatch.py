@@ -77,7 +77,7 @@ class Dispatcher(WorkerListener):
         policy = self.record.of(make_policy(name, seed, side, tau), side)
         if side == "decode" and self.locality is not None:
             self.locality.attach(policy)
-        self.known_workers.channel.use(side, policy)
+        self.known_workers.channel.send(m.UsePolicy(side, policy))
         needs = Needs()
         for each in self.policies.values():
             needs |= each.needs
@@ -94,7 +94,7 @@ class Dispatcher(WorkerListener):
 
     def switch(self, dispatch: Dispatch, first_token: FirstTokenFrom) -> None:
         """For attempts from now on."""
-        self.decider.attempts.late = dispatch == "late"
+        self.known_workers.channel.send(m.UseDispatch(dispatch == "late"))
         self.serving.first_token = first_token
 
     def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:

@@ -156,7 +156,7 @@ class Watcher:
                 pass  # no word on the worker
             elif status == 200:
                 missed = 0
-                self.worker.last_event = monotonic()
+                self.worker.heard(monotonic())
                 self.worker.mark_up()
             else:
                 missed += 1
@@ -179,7 +179,7 @@ class Watcher:
         lines = bytes(self._buffer[:end]).split(b"\n")
         del self._buffer[:end]
         now = monotonic()
-        self.worker.last_event = now
+        self.worker.heard(now)
         for line in lines:
             if not line.strip():
                 continue

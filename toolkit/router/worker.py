@@ -253,6 +253,10 @@ class Worker(WorkerState):
             "doing": rank.watchdog.doing,
         }
 
+    def heard(self, now: float) -> None:
+        """It gave a sign of life."""
+        self.channel.send(m.WorkerHeard(self.name), now)
+
     def mark_up(self) -> None:
         self.channel.send(m.WorkerUp(self.name, self.has_events))
 

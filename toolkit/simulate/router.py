@@ -111,7 +111,7 @@ class SimulatedRouter:
         self._due: float | None = None
         self._timer: Event | None = None
         for side, policy in (("prefill", prefill_policy), ("decode", decode_policy)):
-            self.decider.use(side, policy, 0.0, self.followed)
+            self._tell(m.UsePolicy(side, policy, self.followed))
         first = groups[0].ranks[0]
         for name in self.decider.ranks.workers:
             slots, reserve = first.slots, first.reserve

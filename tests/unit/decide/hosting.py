@@ -69,8 +69,7 @@ class DeciderHost:
         self.ranks = KnownRanks((WorkerState(spec, stuck) for spec in specs), self.now)
         self.decider = Decider(self.ranks, bounds, None)
         for side in ("prefill", "decode"):
-            name = policy if side == "decode" else "shortest_queue"
-            self.decider.use(side, make_policy(name, 1, side), self.now)
+            self.use(policy if side == "decode" else "shortest_queue", side)
         self.plain = plain
         self.running: dict[int, Running] = {}
         self.ended: dict[int, list[str]] = {}
@@ -79,6 +78,9 @@ class DeciderHost:
         for spec in specs:
             self.tell(m.WorkerGreeted(spec.name, slots, reserve))
             self.tell(m.WorkerUp(spec.name))
+
+    def use(self, policy: str, side: str = "decode") -> None:
+        self.decider.on(m.UsePolicy(side, make_policy(policy, 1, side)), self.now)
 
     def tell(self, message: m.Message) -> None:
         """Say it, and carry out what follows."""
@@ -178,7 +180,7 @@ class DeciderHost:
             used = rank.inflight_tokens
             reading = {"running": rank.inflight, "waiting": 0, "used_tokens": used,
                        "total_tokens": KV_TOKENS, "waiting_tokens": 0}  # fmt: skip
-            rank.worker.last_event = self.now
+            self.tell(m.WorkerHeard(worker))
             self.tell(m.LoadRead(rank.key, reading))
 
 

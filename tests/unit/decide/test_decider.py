@@ -19,7 +19,7 @@ POLICIES = ["shortest_queue", "round_robin", "br0", "brh@survival", "pooled@shor
 ACTIONS = [
     "arrive", "arrive", "arrive", "one_token", "prefilled", "prefilled", "serve", "leave", "fail",
     "busy", "answer", "died", "down", "up", "held_up", "read", "time", "hold", "unhold", "prove",
-    "restart",
+    "restart", "count", "count", "policy", "late", "early", "heard",
 ]  # fmt: skip
 STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 31)), max_size=120)
 
@@ -56,6 +56,14 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
             host.tell(m.WorkerUp(worker))
         elif what == "held_up":
             host.tell(m.WorkerHeldUp(worker))
+        elif what == "heard":
+            host.tell(m.WorkerHeard(worker))
+        elif what == "count" and one is not None and one.decode is not None and one.decode.counts:
+            host.tell(m.Progressed(((one.decode, which + 1),)))
+        elif what == "policy":
+            host.use(POLICIES[which % len(POLICIES)])
+        elif what in ("late", "early"):
+            host.tell(m.UseDispatch(what == "late"))
         elif what == "read":
             host.read(worker)
         elif what in ("hold", "unhold"):
@@ -115,6 +123,8 @@ def test_every_request_ends_once_and_every_count_returns_to_zero(
     assert host.decider.attempts.parked == 0
     assert host.decider.attempts.requests == {}
     assert host.decider.pool is None or len(host.decider.pool) == 0
+    following = host.decider.choosing.following
+    assert following is None or len(following) == 0
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.present import present
 from toolkit.decide.record import recorded
 from toolkit.decide.replay import main, replay
 from toolkit.policies import (
@@ -234,7 +233,7 @@ def test_tokens_of_a_policy_that_does_not_count_are_put_on_record_as_sums() -> N
     following = policy.follow()
     following.counted("never-sent", 5)
     following.sent("r", ("a", 0), ("a", 0), RequestView())
-    present(following.counter("r"))(2)
+    following.counted("r", 2)
     following.counted("r", 3)
     policy.choose([WorkerView("a")], RequestView(now=100.0))
     assert [line for line in sink.getvalue().splitlines() if "counted" in line] == [

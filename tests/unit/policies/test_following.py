@@ -94,7 +94,7 @@ def test_a_predictor_s_needs_are_its_policy_s() -> None:
 
 def test_a_policy_that_needs_nothing_is_followed_all_the_same() -> None:
     following = make_policy("round_robin").follow()
-    assert not following.lengths and following.counter("a") is None
+    assert not following.lengths
     signature = np.ones(3, dtype=np.float32)
     for number in range(3):
         request = RequestView(prompt_tokens=10, signature=signature)
@@ -107,12 +107,11 @@ def test_a_policy_that_needs_nothing_is_followed_all_the_same() -> None:
     assert len(following) == 0
 
 
-def test_the_counter_of_a_request_is_that_of_its_lengths() -> None:
+def test_what_comes_of_a_request_is_counted_by_its_lengths() -> None:
     policy = both()
     following = policy.follow()
     following.sent("r", RANKS[0], ("a", None), RequestView(prompt_tokens=10))
-    count = present(following.counter("r"))
     assert following.lengths and policy.inflight is not None
-    count(4)
+    following.counted("r", 4)
     following.ended("r")
     assert "r" not in following

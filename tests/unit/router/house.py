@@ -102,7 +102,7 @@ class House:
         count, tokens = rank.inflight, rank.inflight_tokens
         event = {"running": count, "used_tokens": tokens, "capacity_tokens": POOL}
         loop = asyncio.get_running_loop()
-        rank.worker.last_event = loop.time()
+        rank.worker.heard(loop.time())
         reading = LoadReading(**{**event, "total_tokens": tokens} | other)
         self.known_workers.read_load(rank, reading, loop.time())
 

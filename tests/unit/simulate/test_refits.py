@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.fleets import COST, fleet, requests
+from toolkit.decide.messages import UsePolicy
 from toolkit.decide.record import recorded
 from toolkit.decide.replay import replay
 from toolkit.policies.base import Refits
@@ -131,7 +132,7 @@ def test_a_recording_with_refits_plays_again(experts: SimulatedExperts) -> None:
     watched, sink = Watched(experts, "eldr@artifact", patterned(experts)), io.StringIO()
     policy = recorded(watched.router.decode_policy, sink)
     watched.router.decode_policy = policy
-    watched.router.decider.use("decode", policy, 0.0)
+    watched.router.decider.on(UsePolicy("decode", policy), 0.0)
     watched.router.refits = SimulatedRefits.of(policy)
     watched.locality.centroids = watched.first
     watched.run.run()

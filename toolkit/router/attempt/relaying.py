@@ -77,7 +77,7 @@ class Relaying:
         if self._relay is None:
             return
         ids = (self._upstream_calls.rid, self._sub_request.rid)
-        count = upstream_call.reservation.count
+        count = self._live.channel.channel.counter(upstream_call.reservation)
         self._relay.begin(upstream_call.call, hold=self._merges(prefill), count=count, ids=ids)
 
     def _merges(self, prefill: UpstreamCall | None) -> bool:

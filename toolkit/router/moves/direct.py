@@ -353,7 +353,7 @@ class _Transfer:
         live.channel.channel.send(released)
         relay.take_over(
             upstream_call.call,
-            upstream_call.reservation.count,
+            live.channel.channel.counter(upstream_call.reservation),
             (upstream_call.rid, live.rid),
             upstream_call.brought,
         )
