@@ -48,8 +48,7 @@ class Attempts:
         self._timers = timers
         self.late = bounds.late
         self.retries = Retries(choosing.ranks, bounds.max_retries, bounds.max_inflight)
-        split = "decode" in choosing.ranks.roles
-        self.pool = Pool(choosing, bounds.park_timeout_s) if split else None
+        self.pool = Pool(choosing, bounds.park_timeout_s) if choosing.ranks.splits else None
         self.waiting = WaitQueues(choosing, bounds, timers)
         self.requests: dict[int, RequestState] = {}
         self.parked = 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.decide import messages as m
 from toolkit.decide.attempts import Attempts
 from toolkit.decide.choosing import Chooser
+from toolkit.decide.moves import Moves
 from toolkit.decide.requests import Due, Wait
 from toolkit.decide.timers import Timers
 from toolkit.decide.watchdog import Health
@@ -36,6 +37,7 @@ class Decider:
         self._timers: Timers[Due] = Timers()
         self.choosing = Chooser(ranks, bounds.eject_share, bounds.kept_back, stages)
         self.attempts = attempts = Attempts(self.choosing, bounds, self._timers)
+        self.moves = moves = Moves(self.choosing, attempts.requests, bounds)
         self._takes: dict[type[m.Message], Callable[[Any, float], None]] = {
             m.Arrive: attempts.arrive,
             m.NextAttempt: attempts.go_on,
@@ -44,7 +46,11 @@ class Decider:
             m.Progressed: attempts.progressed,
             m.CallReleased: attempts.released,
             m.Failed: attempts.failed,
-            m.RequestEnded: attempts.ended,
+            m.RequestEnded: self._request_ended,
+            m.MoveAsked: moves.asked,
+            m.MoveEnded: moves.ended,
+            m.Seen: moves.seen,
+            m.Empty: moves.empty,
             m.WorkerGreeted: self._greeted,
             m.WorkerHeard: self._heard,
             m.WorkerUp: self._up,
@@ -57,30 +63,33 @@ class Decider:
             m.Hold: self._hold,
             m.UsePolicy: self._use_policy,
             m.UseDispatch: self._use_dispatch,
+            m.UseCentroids: self._use_centroids,
+            m.UseMaps: self._use_maps,
             m.Expected: self._expected,
             m.TimePassed: self._tick,
         }
 
     def on(self, message: m.Message, now: float) -> list[m.Order]:
         """Take a message; the orders that follow from it, in their order."""
-        attempts = self.attempts
+        attempts, moves = self.attempts, self.moves
         self._takes[type(message)](message, now)
         if attempts.waiting.woken:
             attempts.wake(now)
-        if not attempts.orders:
+        if not attempts.orders and not moves.orders:
             return []
         orders, attempts.orders = attempts.orders, []
+        if moves.orders:
+            orders += moves.orders
+            moves.orders = []
         return orders
 
     @property
     def due(self) -> float | None:
         """When the host is to tell the time; None: nothing waits for it. In the past: as soon as
         all that has happened so far is told."""
-        pool, timers = self.attempts.pool, self._timers.due
-        rounds = None if pool is None else pool.due
-        if rounds is None or timers is None:
-            return timers if rounds is None else rounds
-        return min(rounds, timers)
+        pool = self.attempts.pool
+        times = (None if pool is None else pool.due, self._timers.due, self.moves.due)
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def pool(self) -> Pool | None:
@@ -92,7 +101,12 @@ class Decider:
         """Whether requests must come with a digest."""
         return bool(self.attempts.retries.quarantine)
 
+    def _request_ended(self, message: m.RequestEnded, now: float) -> None:
+        self.attempts.ended(message, now)
+        self.moves.over(message.request, now)
+
     def _greeted(self, message: m.WorkerGreeted, now: float) -> None:
+        self.moves.begin(now)
         worker = self.ranks.workers[message.worker]
         worker.greeted(message.slots, message.reserve, message.dp_attention, message.prefill_only)
         self.attempts.notify_pool(now)
@@ -169,11 +183,21 @@ class Decider:
     def _use_dispatch(self, message: m.UseDispatch, now: float) -> None:
         self.attempts.late = message.late
 
+    def _use_centroids(self, message: m.UseCentroids, now: float) -> None:
+        locality = self.choosing.policies["decode"].locality
+        if locality is not None:
+            locality.centroids = message.centroids
+
+    def _use_maps(self, message: m.UseMaps, now: float) -> None:
+        locality = self.choosing.policies["decode"].locality
+        if locality is not None:
+            locality.maps = message.maps
+
     def _expected(self, message: m.Expected, now: float) -> None:
         self.ranks.returns.told(message.worker, message.usual_s, message.back_in_s, now)
         self.attempts.waiting.all_look()
 
-    def _tick(self, _: m.TimePassed, now: float) -> None:
+    def _tick(self, message: m.TimePassed, now: float) -> None:
         for due in self._timers.take(now):
             if isinstance(due, Wait):
                 self.attempts.waited(due, now)
@@ -181,6 +205,7 @@ class Decider:
                 due.reservation.rank.worker.record.answered(now)
         if self.pool is not None and self.pool.due is not None and self.pool.due <= now:
             self.attempts.round(now)
+        self.moves.tick(message.took_s, now)
 
     def _health_changed(
         self, worker: str, now: float, rank: RankState | None = None, goes_on: bool = False

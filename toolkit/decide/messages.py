@@ -7,16 +7,21 @@ of the host's choice; a rank is its key, (worker's name, DP rank). Times are mon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from toolkit.contract.heartbeat import Beat
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
     from toolkit.policies.base import Policy, RequestView
     from toolkit.policies.following import Following
+    from toolkit.policies.stages.running import Why
+    from toolkit.policies.support.expert_locality import Centroids
+    from toolkit.policies.support.expert_map import ExpertMap
 
 Key = tuple[str, int]
 Shape = Literal["split", "one_token", "prefill", "plain"]
@@ -29,6 +34,7 @@ FailureKind = Literal[
 stuck; the worker fell silent; it could not be connected to; it answered 500; it answered that KV
 did not get across; it answered that it is full (429, 503); its stream ended before its end; the
 host closed it."""
+MoveHow = Literal["moved", "kept", "ended", "lost"]
 Outcome = Literal["served", "moved", "failed", "unknown", "unsent"]
 """How a call to a worker ended: the client has its whole answer; it went on elsewhere; the worker
 failed; nothing is known of the worker (its client went away, say); it was not sent after all."""
@@ -106,6 +112,47 @@ class Progressed(Struct, frozen=True):
     from: those whose `Reservation.counts` says that somebody wants to know."""
 
     tokens: tuple[tuple[Reservation, int], ...]
+
+
+class SeenRequest(NamedTuple):
+    """A request that runs: tokens of its answer that its client has, and why it could not go on
+    elsewhere now; empty where it could."""
+
+    request: int
+    generated: int
+    stays: str
+
+
+class Seen(Struct, frozen=True):
+    """All that runs: the answer to `Look`."""
+
+    requests: tuple[SeenRequest, ...]
+
+
+class MoveAsked(Struct, frozen=True):
+    """Somebody, `ask`, wants a request moved: to the one of `targets` that has the most KV free,
+    or (None) to whom the policy takes."""
+
+    ask: int
+    request: SeenRequest
+    targets: tuple[Key, ...] | None
+
+
+class MoveEnded(Struct, frozen=True):
+    """What became of a `MoveOrder`; its place was used or given back.
+
+    - `moved`: the stream goes on at `rank`, after `stall_s`, with `tokens` of KV
+    - `kept`: it stays where it was; `again`: it may be moved in the host's way of that number
+    - `ended`, `lost`: it came to its end first; its client got an error
+    """
+
+    request: int
+    how: MoveHow
+    rank: Key | None = None
+    stall_s: float = 0.0
+    tokens: int = 0
+    generated: int = 0
+    again: int = 0
 
 
 class RequestEnded(Struct, frozen=True):
@@ -196,12 +243,32 @@ class Expected(Struct, frozen=True):
     back_in_s: float | None
 
 
+class Empty(Struct, frozen=True):
+    """An operator's order: what runs on these ranks is to go on elsewhere, as it can; until `on`
+    is False."""
+
+    ranks: tuple[Key, ...]
+    on: bool
+
+
 class UsePolicy(Struct, frozen=True):
     """A policy for a side (prefill, decode), from now on. `following`: see `Chooser.use`."""
 
     side: str
     policy: Policy
     following: Following | None = None
+
+
+class UseCentroids(Struct, frozen=True):
+    """The decode policy follows experts by these centroids from now on."""
+
+    centroids: Centroids | None
+
+
+class UseMaps(Struct, frozen=True):
+    """Where experts lie from now on, by server; see `ExpertLocality.maps`."""
+
+    maps: Mapping[str, ExpertMap]
 
 
 class UseDispatch(Struct, frozen=True):
@@ -211,7 +278,10 @@ class UseDispatch(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """Time has passed: `Decider.due` has come."""
+    """Time has passed: `Decider.due` has come. `took_s`: what the host needed the last time, with
+    all that followed from it."""
+
+    took_s: float = 0.0
 
 
 # From the decider.
@@ -290,6 +360,38 @@ class HealthChanged(Struct, frozen=True):
     goes_on: bool = False
 
 
+class Look(Struct, frozen=True):
+    """Say what runs: answer with `Seen`."""
+
+
+class MoveOrder(Struct, frozen=True):
+    """Have the request go on on that rank, in the host's way of number `way` or a later one;
+    answer with `MoveEnded`. `reservation`: its place there. `ask`: of who asked, or 0."""
+
+    request: int
+    rank: RankState
+    reservation: Reservation
+    why: Why
+    ask: int
+    way: int
+
+
+class MoveKept(Struct, frozen=True):
+    """A request that was to be moved is not; `ended`: it came to its end before."""
+
+    request: int
+    ask: int
+    why: Why
+    reason: str
+    ended: bool = False
+
+
+class Refined(Struct, frozen=True):
+    """Stages end at these lengths from now on."""
+
+    bounds: tuple[int, ...]
+
+
 class Waited(Struct, frozen=True):
     """A finished prefill was assigned after so long in the pool."""
 
@@ -297,13 +399,17 @@ class Waited(Struct, frozen=True):
 
 
 RequestMessage = (
-    Arrive | NextAttempt | Prefilled | Proven | Progressed | CallReleased | Failed | RequestEnded
-)
+    Arrive | NextAttempt | Prefilled | Proven | Progressed | CallReleased | Failed | MoveEnded
+    | RequestEnded
+)  # fmt: skip
 WorkerMessage = (
     WorkerGreeted | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied | LoadRead
     | Stepped | Beaten
 )  # fmt: skip
-OperatorMessage = Hold | UsePolicy | UseDispatch
-Message = RequestMessage | WorkerMessage | OperatorMessage | Expected | TimePassed
+OperatorMessage = Hold | Empty | MoveAsked | UsePolicy | UseDispatch
+Told = Seen | UseCentroids | UseMaps | Expected | TimePassed
+Message = RequestMessage | WorkerMessage | OperatorMessage | Told
 RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse
-Order = RequestOrder | Quarantined | Ejected | WorkerStuck | HealthChanged | Waited
+MoveDecision = Look | MoveOrder | MoveKept | Refined
+Noted = Quarantined | Ejected | Waited | MoveDecision
+Order = RequestOrder | WorkerStuck | HealthChanged | Noted

@@ -245,6 +245,11 @@ class KnownRanks:
         self.changed(now)
 
     @property
+    def splits(self) -> bool:
+        """Whether some workers only decode."""
+        return "decode" in self._of
+
+    @property
     def roles(self) -> Iterable[str]:
         return self._of
 

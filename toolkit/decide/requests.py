@@ -102,6 +102,19 @@ class RequestState:
         self.timer: TimerEntry[Due] | None = None
         """When it has waited for long enough."""
 
+    @property
+    def prompt(self) -> int:
+        """Prompt tokens, without what was generated."""
+        return max(0, self.view.prompt_tokens - self.generated)
+
+    @property
+    def decode(self) -> Reservation | None:
+        """Its call to the rank that answers it; None where it has none."""
+        for call in reversed(self.calls):
+            if not call.over and call.rank.worker.spec.role != "prefill":
+                return call
+        return None
+
     def still(self) -> None:
         """It does not wait for a time any more."""
         timer, self.timer = self.timer, None

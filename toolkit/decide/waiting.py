@@ -72,11 +72,14 @@ class WaitQueues:
         """
         suspect = request.record.suspect
         queue = self._queue(role, suspect)
-        if request.queue_role:
-            may = suspect or queue.head is request
+        if suspect:
+            # Whoever of the others could take what is free has been woken and has taken it. One
+            # that has its prefill worker, and did not look, would keep it from those who wait.
+            may = True
+        elif request.queue_role:
+            may = queue.head is request
         else:
-            ahead = queue.would_lead(request.view.best_effort) and not suspect
-            may = ahead or not (queue and (credit or suspect))
+            may = queue.would_lead(request.view.best_effort) or not (queue and credit)
         rank = self._choosing.choose(role, request, now, credit) if may else None
         if rank is not None:
             if not request.queue_role and credit:

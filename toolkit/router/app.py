@@ -44,7 +44,6 @@ from toolkit.router.request import PATHS, WHOLE, Job
 from toolkit.router.request_orders import ABORTED, RequestOrders
 from toolkit.router.silence import give_up_silent
 from toolkit.router.stage_figures import RebalanceCollector, StageCollector
-from toolkit.router.stages import Rebalancer
 from toolkit.router.unserved import answered, shape, unserved
 from toolkit.router.validate import models
 from toolkit.router.views import MetricsPage, Overview, RouterHealth
@@ -79,12 +78,9 @@ class RouterApp:
         stages = self.dispatcher.decider.choosing.stages
         if stages is not None:
             self.metrics.export(StageCollector(stages))
-        self.rebalancer: Rebalancer | None = None
-        if config.rebalancing is not None:
-            self.rebalancer = Rebalancer(
-                self.known_workers, self.dispatcher.moves, config.rebalancing
-            )
-            self.metrics.export(RebalanceCollector(self.rebalancer))
+        rebalancing = self.dispatcher.decider.moves.rebalancing
+        if rebalancing is not None:
+            self.metrics.export(RebalanceCollector(rebalancing))
         self.admission = Admission(config.max_inflight, config.max_queue)
         self.budget = Budget(config.max_body_total_mib * budget.MIB)
         self.parser = Parser(config.parse_cpu_ms / 1000, parsers)
@@ -108,7 +104,7 @@ class RouterApp:
             app.router.add_post(path, self.serve, expect_handler=bodies.expect)
         for views in (
             RouterHealth(self.known_workers, self.admission),
-            Overview(self.guard, self.dispatcher, self.admission, self.budget, self.rebalancer),
+            Overview(self.guard, self.dispatcher, self.admission, self.budget),
             MetricsPage(self.metrics, self.known_workers, self.admission),
             RequestOrders(self.guard, self.known_requests, self.jobs),
             AdminOrders(self.guard, self.dispatcher, self.admission, self.drains),
@@ -130,8 +126,6 @@ class RouterApp:
         answering = [each for each in self.known_workers.workers if each.config.role != "prefill"]
         ranks = [rank.silence for worker in answering for rank in worker.ranks]
         self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
-        if self.rebalancer is not None:
-            self._watchers.append(asyncio.create_task(self.rebalancer.run()))
 
     async def _stop(self, _: web.Application) -> None:
         for task in self._watchers:

@@ -11,9 +11,7 @@ from typing import Protocol
 
 from toolkit.decide import messages as m
 from toolkit.decide.decider import Decider
-from toolkit.decide.ranks import RankState
 from toolkit.decide.reservation import Reservation
-from toolkit.policies.base import RequestView
 
 
 class TakesOrders(Protocol):
@@ -32,7 +30,7 @@ class HearsDecisions(Protocol):
     """Who hears what the decider has decided, beside those whom it orders something."""
 
     def health_changed(self) -> None: ...
-    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None: ...
+    def note(self, order: m.Noted) -> None: ...
 
 
 class Channel:
@@ -51,6 +49,7 @@ class Channel:
         self._delivering = False
         self._due: float | None = None
         self._timer: asyncio.Handle | None = None
+        self._took_s = 0.0
 
     @property
     def decider(self) -> Decider:
@@ -98,11 +97,6 @@ class Channel:
     def _count(self, reservation: Reservation, tokens: int) -> None:
         self._came[reservation] = self._came.get(reservation, 0) + tokens
 
-    def reserve(self, rank: RankState, view: RequestView, generated: int) -> Reservation:
-        """A place on a rank for a streaming request that is moved there."""
-        choosing = self.decider.choosing
-        return choosing.reserve(rank, view, monotonic(), streams=True, generated=generated)
-
     def give_back(self, reservation: Reservation) -> None:
         """It was not used."""
         self.send(m.CallReleased(reservation, "unsent", False))
@@ -148,4 +142,6 @@ class Channel:
 
     def _tick(self) -> None:
         self._timer = self._due = None
-        self.send(m.TimePassed())
+        begun = monotonic()
+        self.send(m.TimePassed(self._took_s), begun)
+        self._took_s = monotonic() - begun

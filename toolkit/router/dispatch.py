@@ -61,6 +61,7 @@ class Dispatcher(WorkerListener):
         self.moves = Moves(known_workers, metrics, config)
         if self.balance is not None:
             known_workers.listen(self.balance)
+        known_workers.listen(self.moves)
         known_workers.listen(self)
         self.record = DecisionRecord(config)
         self.set_policy("prefill", config.prefill_policy)
@@ -97,7 +98,7 @@ class Dispatcher(WorkerListener):
         self.known_workers.channel.send(m.UseDispatch(dispatch == "late"))
         self.serving.first_token = first_token
 
-    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:
+    def note(self, order: m.Noted) -> None:
         """What the decider wants to be counted."""
         match order:
             case m.Waited():
@@ -107,6 +108,8 @@ class Dispatcher(WorkerListener):
                 log.warning("worker %s is left alone for a while: it fails requests", order.worker)
             case m.Quarantined():
                 self.metrics.poisoned.inc()
+            case _:
+                pass
 
     async def run(
         self,

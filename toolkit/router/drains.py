@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolkit.router.known_workers import KnownWorkers
-    from toolkit.router.moves import Live, MoveOutcome, Moves
+    from toolkit.router.moves import Moves
     from toolkit.router.worker import Rank
 
 LOOK_S = 0.02
-AGAIN_S = 0.25
-"""A request that nobody had room for is asked for again after so long."""
 FIELDS = {"worker", "deadline_s", "undo"}
 SHAPE = (
     'the body must be {"worker": "decode-0", "deadline_s": 30}, or {"worker": "decode-0", '
@@ -74,81 +72,35 @@ class Drains:
     async def drain(self, ranks: Sequence[Rank], deadline_s: float) -> dict[str, Any]:
         """Hold the ranks, and return when nothing of ours runs there, or after the deadline: what
         has `moved`, what is `left`, and why it `stays`."""
-        self._known_workers.hold(ranks)
+        known, moves = self._known_workers, self._moves
+        known.hold(ranks)
         begun = monotonic()
-        emptying = _Emptying(self._moves, ranks)
+        before = {rank: Counter(moves.emptied[rank]) for rank in ranks}
+        known.empty(ranks)
         try:
-            while emptying.busy and monotonic() - begun < deadline_s:
-                emptying.look()
+            while self._busy(ranks) and monotonic() - begun < deadline_s:
                 await asyncio.sleep(LOOK_S)
         finally:
-            emptying.stop()
-        left = emptying.left
+            known.empty(ranks, on=False)
+        left, outcomes = sum(rank.inflight for rank in ranks), Counter[str]()
+        for rank in ranks:
+            outcomes += moves.emptied[rank] - before[rank]
         return {
             "drained": not left,
-            "moved": emptying.outcomes["moved"],
-            "ended": emptying.outcomes["ended"],
-            "lost": emptying.outcomes["lost"],
+            **{how: outcomes[how] for how in ("moved", "ended", "lost")},
             "left": left,
-            "stays": dict(emptying.stays()),
+            "stays": dict(self._stays(ranks)),
             "seconds": round(monotonic() - begun, 3),
         }
 
-
-class _Emptying:
-    """One drain: orders moves as long as there is something to move."""
-
-    def __init__(self, moves: Moves, ranks: Sequence[Rank]) -> None:
-        self._moves = moves
-        self._ranks = ranks
-        self._orders: dict[Live, asyncio.Task[MoveOutcome]] = {}
-        self._again: dict[Live, float] = {}
-        self._refused: dict[Live, str] = {}
-        self.outcomes: Counter[str] = Counter()
-
-    @property
-    def left(self) -> int:
-        """Requests of ours that are there or on their way."""
-        return sum(rank.inflight for rank in self._ranks)
-
-    @property
-    def busy(self) -> bool:
+    def _busy(self, ranks: Sequence[Rank]) -> bool:
         """A request leaves its rank a little before its move is known to be over."""
-        return bool(self.left) or any(not order.done() for order in self._orders.values())
+        return any(rank.inflight or self._moves.under_way[rank] for rank in ranks)
 
-    def look(self) -> None:
-        now = monotonic()
-        self._collect(now)
-        for rank in self._ranks:
-            for live in self._moves.on(rank):
-                if live in self._orders or self._again.get(live, 0.0) > now:
-                    continue
-                if self._moves.why_not(live) is None:
-                    order = self._moves.move(live, None, "drain")
-                    self._orders[live] = asyncio.ensure_future(order)
-
-    def _collect(self, now: float) -> None:
-        for live, order in list(self._orders.items()):
-            if not order.done():
-                continue
-            del self._orders[live]
-            outcome = order.result()
-            self.outcomes[outcome.how] += 1
-            if outcome.how == "kept":
-                self._again[live] = now + AGAIN_S
-                self._refused[live] = outcome.reason
-
-    def stop(self) -> None:
-        """Nobody waits any more; what is under way goes on."""
-        self._collect(monotonic())
-        for order in self._orders.values():
-            order.cancel()
-
-    def stays(self) -> Counter[str]:
+    def _stays(self, ranks: Sequence[Rank]) -> Counter[str]:
         """Why those that are left are still there."""
         reasons: Counter[str] = Counter()
-        for rank in self._ranks:
+        for rank in ranks:
             for live in self._moves.on(rank):
-                reason = self._moves.why_not(live) or self._refused.get(live, "")
-                reasons[reason or "there was no time"] += 1
+                reasons[self._moves.why_not(live) or live.refused or "there was no time"] += 1
         return reasons

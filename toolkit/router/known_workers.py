@@ -79,6 +79,10 @@ class KnownWorkers:
         """Let these ranks have no new requests, or (`on` False) let them have some again."""
         self.channel.send(m.Hold(tuple(rank.key for rank in ranks), on))
 
+    def empty(self, ranks: Iterable[Rank], on: bool = True) -> None:
+        """Have what runs on these ranks go on elsewhere, until (`on` False) that is enough."""
+        self.channel.send(m.Empty(tuple(rank.key for rank in ranks), on))
+
     def ranks_named(self, name: str) -> list[Rank]:
         """Of a worker by its name, or one of its DP ranks (`decode-0:1`). Empty: there is none."""
         whole, _, number = name.rpartition(":")
@@ -116,4 +120,5 @@ def _bounds(config: RouterConfig) -> DeciderBounds:
         max_inflight=config.max_inflight,
         eject_share=config.eject_share,
         kept_back=kept_back(config.parked_per_prefill, config.classes is not None),
+        moves=None if config.rebalancing is None else config.rebalancing.bounds,
     )

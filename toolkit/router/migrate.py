@@ -86,7 +86,7 @@ async def migrate(moves: Moves, order: MigrateOrder) -> dict[str, Any]:
     else:
         wanted, stays = _longest(moves, order)
     before = [live.rank for live in wanted]
-    outcomes = await asyncio.gather(*(moves.move(live, order.target, "asked") for live in wanted))
+    outcomes = await asyncio.gather(*(moves.move(live, order.target) for live in wanted))
     told = [
         _told(live, rank, outcome)
         for live, rank, outcome in zip(wanted, before, outcomes, strict=True)

@@ -13,9 +13,10 @@ from toolkit.router.collectors import PREFIX
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from toolkit.decide.moves import Moves
+    from toolkit.decide.rebalancing import Rebalancing
     from toolkit.policies.stages.narrowing import StageFilter
     from toolkit.router.known_workers import KnownWorkers
-    from toolkit.router.stages import Rebalancer
     from toolkit.router.worker import Rank
 
 
@@ -42,6 +43,23 @@ def describe(stages: StageFilter) -> list[dict[str, Any]]:
         }
         for place, stage in enumerate(stages.layout.stages)
     ]
+
+
+def of_passes(moves: Moves) -> dict[str, Any]:
+    """What passes over all ranks did; empty where none are made."""
+    rebalancing = moves.rebalancing
+    if rebalancing is None:
+        return {}
+    shown = {
+        "passes": rebalancing.passes,
+        "pass_ms": round(moves.pass_s * 1e3, 3),
+        "moves": dict(rebalancing.mover.counters.moves),
+        "passed": dict(rebalancing.mover.counters.passed),
+        "refused": dict(rebalancing.refused),
+        "price_ms": round(rebalancing.price_s * 1e3, 3),
+        "tokens_per_s": round(rebalancing.tokens_per_s),
+    }
+    return {"rebalance": shown}
 
 
 class StageCollector(Collector):
@@ -71,15 +89,15 @@ class StageCollector(Collector):
 class RebalanceCollector(Collector):
     """Passes, and asks and orders in vain; `toolkit_router_moves` counts what moved."""
 
-    def __init__(self, rebalancer: Rebalancer) -> None:
-        self._rebalancer = rebalancer
+    def __init__(self, rebalancing: Rebalancing) -> None:
+        self._rebalancing = rebalancing
 
     def collect(self) -> Iterator[Metric]:
-        mover = self._rebalancer.mover
+        mover = self._rebalancing.mover
         yield CounterMetricFamily(
             PREFIX + "rebalance_passes",
             "Passes over all decode ranks",
-            value=self._rebalancer.passes,
+            value=self._rebalancing.passes,
         )
         vain = CounterMetricFamily(
             PREFIX + "rebalance_vain",
@@ -87,6 +105,6 @@ class RebalanceCollector(Collector):
             "and did not (kept, ended, lost)",
             labels=["reason"],
         )
-        for reason, count in (mover.counters.passed + self._rebalancer.refused).items():
+        for reason, count in (mover.counters.passed + self._rebalancing.refused).items():
             vain.add_metric([reason], count)
         yield vain

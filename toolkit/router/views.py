@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
     from toolkit.router.moves import Moves
-    from toolkit.router.stages import Rebalancer
 
 METRICS_SHARE = 0.05
 """Of the event loop's time: who asks for /metrics more often gets those of a moment ago. It is open
@@ -86,13 +85,11 @@ class Overview:
         dispatcher: Dispatcher,
         admission: Admission,
         budget: Budget,
-        rebalancer: Rebalancer | None,
     ) -> None:
         self._guard = guard
         self._dispatcher = dispatcher
         self._admission = admission
         self._budget = budget
-        self._rebalancer = rebalancer
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/workers", self.workers)
@@ -102,7 +99,7 @@ class Overview:
         are for those whom the guard lets see them."""
         dispatcher, admission, guard = self._dispatcher, self._admission, self._guard
         known_workers, metrics = dispatcher.known_workers, dispatcher.metrics
-        locality, rebalancer = dispatcher.locality, self._rebalancer
+        locality, decided = dispatcher.locality, dispatcher.decider.moves
         lengths = request.query.get("lengths") == "1"
         now, addresses = monotonic(), guard.shows_addresses(request)
         rows = [
@@ -132,7 +129,7 @@ class Overview:
                 "resumed": metrics.resumed,
                 "retried": metrics.retried,
                 "moves": dispatcher.moves.describe(),
-                **({} if rebalancer is None else {"rebalance": rebalancer.describe()}),
+                **stage_figures.of_passes(decided),
                 **({"lengths": _lengths(dispatcher.moves)} if lengths else {}),
                 "draining": admission.draining,
                 "admin": guard.admin_url if addresses else None,

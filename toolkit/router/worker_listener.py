@@ -31,5 +31,5 @@ class WorkerListener:
     def health_changed(self) -> None:
         """Some worker's health is not what it was."""
 
-    def note(self, order: m.Quarantined | m.Ejected | m.Waited) -> None:
-        """The decider has decided something that is to be counted."""
+    def note(self, order: m.Noted) -> None:
+        """The decider has decided something that no single request or worker is ordered."""

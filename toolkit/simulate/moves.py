@@ -7,6 +7,7 @@ from functools import partial
 from math import nan
 from typing import Any, Literal, Protocol, get_args
 
+from toolkit.decide.reservation import Reservation
 from toolkit.policies.stages.running import Why
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.events import Events
@@ -22,13 +23,14 @@ AHEAD = 64
 
 @dataclass(eq=False)
 class SimulatedMove:
-    """One move. `length`: of the request in KV tokens, when it began. `tokens`: KV tokens of the
-    place that is kept at the target, 0 for none. `left`: when it said its last token at the source;
-    NaN: it is still there."""
+    """One move. `place`: kept on the target by the decider. `length`: of the request in KV tokens,
+    when it began. `tokens`: KV tokens of the place that is kept at the target, 0 for none. `left`:
+    when it said its last token at the source; NaN: it is still there."""
 
     request: Request
     source: SimulatedRank
     target: SimulatedRank
+    place: Reservation
     why: Why
     length: int
     tokens: int
@@ -59,12 +61,9 @@ class MoveFigures:
 
 
 class MoveObserver(Protocol):
-    """Who keeps the books of what is where (`toolkit.simulate.staged.Staged`)."""
+    """Who tells the decider (`toolkit.simulate.router.SimulatedRouter`)."""
 
-    def coming(self, moving: SimulatedMove) -> None:
-        """It has begun."""
-
-    def moved(self, moving: SimulatedMove, said: int) -> None:
+    def moved(self, moving: SimulatedMove, said: int, stall_s: float) -> None:
         """The request goes on at the target, with so many tokens said."""
 
     def given_up(self, moving: SimulatedMove) -> None:
@@ -91,7 +90,7 @@ class SimulatedMoves:
         cost: CostModel,
         kind: Kind,
         hop_s: float,
-        told: MoveObserver,
+        observer: MoveObserver,
         groups: Iterable[Movable],
         again: Callable[[Request, Callable[[], None]], None] | None = None,
     ) -> None:
@@ -103,24 +102,28 @@ class SimulatedMoves:
         self.figures = MoveFigures()
         self.under_way: dict[Request, SimulatedMove] = {}
         self._hop_s = hop_s
-        self._told = told
+        self._observer = observer
         self._groups = {rank: group for group in groups for rank in group.ranks}
         self._again = again
         self._line_free: dict[str, float] = {}
 
     def begin(
-        self, request: Request, source: SimulatedRank, target: SimulatedRank, why: Why
+        self,
+        request: Request,
+        source: SimulatedRank,
+        target: SimulatedRank,
+        place: Reservation,
+        why: Why,
     ) -> None:
-        """The request, which decodes at the source, is to go to the target."""
+        """The request, which decodes at the source, is to go to its place on the target."""
         length = self._groups[source].length_of(request)
         queues = self.kind == "replay" and self._again is None
         moving = SimulatedMove(
-            request, source, target, why, length, 0 if queues else length + AHEAD
+            request, source, target, place, why, length, 0 if queues else length + AHEAD
         )
         self.under_way[request] = moving
         if moving.tokens:
             self._groups[target].expect(target, moving.tokens)
-        self._told.coming(moving)
         if self.kind == "direct":
             self._send(moving)
         else:
@@ -173,8 +176,9 @@ class SimulatedMoves:
         said = group.said(request) if running else request.generated
         self.figures.moves[moving.why] += 1
         self.figures.tokens += request.prompt + said - 1
-        self.figures.stall.add(self.events.now - moving.left)
-        self._told.moved(moving, said)
+        stall_s = self.events.now - moving.left
+        self.figures.stall.add(stall_s)
+        self._observer.moved(moving, said, stall_s)
 
     def _give_up(self, moving: SimulatedMove) -> None:
         if self.under_way.get(moving.request) is not moving:
@@ -183,4 +187,4 @@ class SimulatedMoves:
         if moving.tokens:
             self._groups[moving.target].release(moving.target, moving.tokens)
         self.figures.given_up += 1
-        self._told.given_up(moving)
+        self._observer.given_up(moving)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
-from toolkit.decide.bounds import DeciderBounds, kept_back
+from toolkit.decide.bounds import DeciderBounds, MoveBounds, kept_back
 from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import KnownRanks
 from toolkit.policies.base import RequestView
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from toolkit.policies.stages.layout import Layout
     from toolkit.simulate.events import Event, Events
     from toolkit.simulate.experts import SimulatedExperts
-    from toolkit.simulate.loop import Loop
+    from toolkit.simulate.movable import Movable
+    from toolkit.simulate.moves import SimulatedMove, SimulatedMoves
     from toolkit.simulate.prefill import PrefillWorker
-    from toolkit.simulate.rank import SimulatedRank
     from toolkit.simulate.request import Request
 
 
@@ -71,7 +71,7 @@ class SimulatedRouter:
         self,
         events: Events,
         prefills: Sequence[PrefillWorker],
-        groups: Sequence[Loop],
+        groups: Sequence[Movable],
         prefill_policy: Policy,
         decode_policy: Policy,
         times: RouterTimes,
@@ -81,9 +81,11 @@ class SimulatedRouter:
         classes: bool = False,
         stops: bool = False,
         layout: Layout | None = None,
+        rebalance: MoveBounds | None = None,
     ) -> None:
         """`parked`: prefills that one worker may hold whose decode rank is not chosen. `layout`:
-        the stages of the groups' ranks, in their order; None: every one takes all."""
+        the stages of the groups' ranks, in their order; None: every one takes all. `rebalance`:
+        how requests move (`moves`) by themselves, if they do."""
         self.events = events
         self.times = times
         self.late = bool(prefills) and dispatch == "late"
@@ -91,13 +93,13 @@ class SimulatedRouter:
         self.classes = classes
         self.stages = None if layout is None else StageFilter(layout)
         role = "decode" if prefills else "plain"
-        servers: dict[str, list[Loop]] = {}
+        servers: dict[str, list[Movable]] = {}
         for group in groups:
             servers.setdefault(group.ranks[0].name, []).append(group)
         decoding = [SimulatedServer(name, each, role, stops) for name, each in servers.items()]
         self.decider = Decider(
             KnownRanks([*(PrefillServer(each, parked) for each in prefills), *decoding]),
-            _bounds(self.late, kept_back(parked, classes)),
+            _bounds(self.late, kept_back(parked, classes), rebalance),
             self.stages,
         )
         self.rank_states = [rank for server in decoding for rank in server.ranks]
@@ -107,6 +109,8 @@ class SimulatedRouter:
             self.followed = SteppedFollowing(decode_policy, self._state)
         self.refits = SimulatedRefits.of(decode_policy)
         self._signatures = None if experts is None else experts.signatures
+        self.moves: SimulatedMoves | None = None
+        """Who moves requests, where some may move."""
         self._running: dict[int, _Running] = {}
         self._due: float | None = None
         self._timer: Event | None = None
@@ -179,16 +183,9 @@ class SimulatedRouter:
 
     # ---- requests that move ----
 
-    def reserve(self, request: Request, target: SimulatedRank, length: int) -> Reservation:
-        """A place on a rank for one that is to move there, of so many KV tokens."""
-        state = self._state[target.key]
-        view = replace(request.view, prompt_tokens=length)
-        return self.decider.choosing.reserve(
-            state, view, self.events.now, streams=True, generated=length - request.prompt
-        )
-
-    def moved(self, request: Request, place: Reservation, said: int) -> None:
+    def moved(self, moving: SimulatedMove, said: int, stall_s: float) -> None:
         """It goes on there, with so many tokens said."""
+        request, place = moving.request, moving.place
         running = self._running[request.number]
         before = place.tokens - request.prompt
         if self.followed is not None:
@@ -197,10 +194,33 @@ class SimulatedRouter:
         old = self._decode_of(request)
         running.decode, running.said = place, before
         self._tell(m.CallReleased(old, "moved", answered=True))
+        tokens = request.prompt + said - 1
+        self._tell(m.MoveEnded(request.number, "moved", place.rank.key, stall_s, tokens))
 
-    def give_up(self, place: Reservation) -> None:
-        """It does not come."""
-        self._tell(m.CallReleased(place, "unsent", answered=False))
+    def given_up(self, moving: SimulatedMove) -> None:
+        """It stays where it is, or has ended."""
+        self._tell(m.CallReleased(moving.place, "unsent", answered=False))
+        self._tell(m.MoveEnded(moving.request.number, "ended"))
+
+    def _move(self, order: m.MoveOrder) -> None:
+        running, target = self._running[order.request], order.rank
+        assert self.moves is not None and isinstance(target, SimulatedRankState)
+        source = self._state[self._decode_of(running.request).rank.key]
+        place = order.reservation
+        self.moves.begin(running.request, source.rank, target.rank, place, order.why)
+
+    def _seen(self) -> m.Seen:
+        """All that decodes, or waits to."""
+        seen: list[m.SeenRequest] = []
+        for number, running in self._running.items():
+            if running.decode is None:
+                continue
+            state, request = self._state[running.decode.rank.key], running.request
+            runs = request in state.rank.running
+            said = state.loop.said(request) if runs else request.generated
+            stays = "" if runs and request.first_token == request.first_token else "it waits"
+            seen.append(m.SeenRequest(number, said, stays))
+        return m.Seen(tuple(seen))
 
     # ---- the decider ----
 
@@ -227,6 +247,10 @@ class SimulatedRouter:
                     self._prefill(order)
                 case m.DecodeOrder():
                     self._decode(order)
+                case m.Look():
+                    self._tell(self._seen())
+                case m.MoveOrder():
+                    self._move(order)
                 case m.Refuse():
                     raise order.cause or RuntimeError(f"{order.why}: {order.text}")
                 case _:
@@ -267,7 +291,7 @@ class SimulatedRouter:
         self.events.after(self.times.report, self._read_all)
 
 
-def _bounds(late: bool, left: int) -> DeciderBounds:
+def _bounds(late: bool, left: int, moves: MoveBounds | None) -> DeciderBounds:
     """Workers neither fail nor go away here, no word of them is lost, and no finished prefill
     leaves the pool because it has waited for long (`park_timeout_s` of the real router)."""
     return DeciderBounds(
@@ -280,4 +304,5 @@ def _bounds(late: bool, left: int) -> DeciderBounds:
         max_inflight=1,
         eject_share=0.0,
         kept_back=left,
+        moves=moves,
     )

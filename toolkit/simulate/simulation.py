@@ -6,12 +6,8 @@ from math import inf, isnan
 from typing import Any
 
 from toolkit.policies import make_policy
-from toolkit.policies.stages.layout import Layout
-from toolkit.policies.stages.moving import Mover
-from toolkit.policies.stages.refining import Refiner
 from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
-from toolkit.settings.router.rebalance import Rebalance
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
@@ -29,7 +25,6 @@ from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.recorder import LatencyLimits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import RouterTimes, SimulatedRouter
-from toolkit.simulate.staged import Staged
 from toolkit.simulate.workers import WorkerBuilder
 
 LINE = 100_000
@@ -122,13 +117,17 @@ class Simulation:
             router.classes,
             fleet.worker is not None and stops(fleet.worker.preempt),
             layout,
+            None if fleet.rebalance is None else fleet.rebalance.bounds,
         )
         self.moves: SimulatedMoves | None = None
         """None where nothing moves."""
         self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
         """What is computed again for those that move, and what to do when its KV has been sent."""
         if fleet.rebalance is not None:
-            self._let_move(layout, fleet.rebalance)
+            again = self._again if self.prefills else None
+            self.moves = self.router.moves = SimulatedMoves(
+                events, cost, router.moves, router.hop_s, self.router, self.groups, again
+            )
         window = window or Window()
         self.recorder = Recorder(self.groups, window.since, window.until, slo, window.full)
 
@@ -158,27 +157,6 @@ class Simulation:
     def move_figures(self) -> dict[str, Any]:
         """Of requests that moved; nothing where none may."""
         return self.moves.figures.result() if self.moves is not None else {}
-
-    def _let_move(self, layout: Layout | None, rebalance: Rebalance) -> None:
-        router, cost, qoe = self.fleet.router, self.cost, rebalance.model
-        # What a move costs is known here; the router measures it.
-        mover = Mover(layout, rebalance.knobs, cost.transfer_s, qoe.batch if qoe else None)
-        line_s = cost.transfer_s(LINE) - cost.transfer_s(0)
-        staged = Staged(
-            self.events,
-            mover,
-            self.router,
-            LINE / line_s if line_s > 0 else 0.0,
-            rebalance,
-        )
-        again = self._again if self.prefills else None
-        self.moves = SimulatedMoves(
-            self.events, cost, router.moves, router.hop_s, staged, self.groups, again
-        )
-        staged.run(self.moves)
-        if self.router.stages is not None and qoe is not None and rebalance.refine_s:
-            refiner = Refiner(self.router.stages.layout, qoe, rebalance.refine_weight)
-            staged.refine(refiner, self.router.stages)
 
     # ---- arrivals ----
 

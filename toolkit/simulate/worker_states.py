@@ -13,7 +13,7 @@ from toolkit.decide.watchdog import StuckBounds
 from toolkit.policies.base import Load, WorkerView
 
 if TYPE_CHECKING:
-    from toolkit.simulate.loop import Loop
+    from toolkit.simulate.movable import Movable
     from toolkit.simulate.prefill import PrefillWorker
     from toolkit.simulate.rank import SimulatedRank
     from toolkit.simulate.request import Request
@@ -26,7 +26,7 @@ class SimulatedServer(WorkerState):
 
     ranks: Sequence[SimulatedRankState]
 
-    def __init__(self, name: str, groups: Sequence[Loop], role: str, stops: bool) -> None:
+    def __init__(self, name: str, groups: Sequence[Movable], role: str, stops: bool) -> None:
         """`groups`: of its ranks, in their order."""
         ranks = [(rank, group) for group in groups for rank in group.ranks]
         shares = any(rank.shares_experts for rank, _ in ranks)
@@ -68,7 +68,7 @@ class SimulatedRankState(RankState):
 
     ledger: WaitingLedger
 
-    def __init__(self, worker: SimulatedServer, rank: SimulatedRank, loop: Loop) -> None:
+    def __init__(self, worker: SimulatedServer, rank: SimulatedRank, loop: Movable) -> None:
         super().__init__(worker, rank.dp_rank, NEVER_STUCK)
         self.rank, self.loop = rank, loop
         self.ledger = WaitingLedger()

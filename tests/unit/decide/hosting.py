@@ -8,14 +8,24 @@ from dataclasses import dataclass, replace
 
 from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
-from toolkit.decide.bounds import DeciderBounds
+from toolkit.decide.bounds import DeciderBounds, MoveBounds
 from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import KnownRanks, WorkerSpec, WorkerState
 from toolkit.decide.reservation import Reservation
 from toolkit.decide.watchdog import StuckBounds
 from toolkit.policies import make_policy
 from toolkit.policies.base import RequestView
+from toolkit.policies.stages.moving import Knobs
 
+MOVES = MoveBounds(
+    knobs=Knobs(reserve=0),
+    every_s=0.25,
+    soon_s=0.02,
+    price_s=0.05,
+    qoe=None,
+    refine_s=0.0,
+    refine_weight=0.3,
+)
 BOUNDS = DeciderBounds(
     late=True,
     park_timeout_s=5.0,
@@ -40,10 +50,25 @@ class Running:
     decode: Reservation | None = None
     waits: bool = True
     """For an order."""
+    move: m.MoveOrder | None = None
+    """Under way."""
+    generated: int = 0
+
+    @property
+    def all_tokens(self) -> int:
+        return self.view.prompt_tokens + self.generated
 
     @property
     def calls(self) -> list[Reservation]:
         return [call for call in (self.prefill, self.decode) if call is not None]
+
+
+def seen(running: Running) -> m.SeenRequest:
+    """As the host says it of one that runs."""
+    why = "it is being moved" if running.move is not None else ""
+    if running.decode is None:
+        why = "it has not begun on a decode worker"
+    return m.SeenRequest(running.number, running.generated, why)
 
 
 class DeciderHost:
@@ -72,6 +97,8 @@ class DeciderHost:
             self.use(policy if side == "decode" else "shortest_queue", side)
         self.plain = plain
         self.running: dict[int, Running] = {}
+        self.asked: dict[int, list[str]] = {}
+        """What was said of each move that was asked for."""
         self.ended: dict[int, list[str]] = {}
         self.orders: list[str] = []
         self.count = 0
@@ -102,10 +129,20 @@ class DeciderHost:
                 running = self.running[order.request]
                 calls = [m.CallReleased(call, "unknown", False) for call in running.calls]
                 return [*calls, self._over(running, order.why)]
+            case m.Look():
+                return [m.Seen(tuple(map(seen, self.running.values())))]
+            case m.MoveOrder():
+                running = self.running[order.request]
+                assert running.move is None and running.decode is not None
+                assert running.decode.rank is not order.rank
+                running.move = order
+            case m.MoveKept():
+                self.answered(order.ask, "kept")
             case m.Again():
                 running = self.running[order.request]
                 running.waits = True
-                return [m.NextAttempt(order.request, running.view)]
+                view = replace(running.view, prompt_tokens=running.all_tokens)
+                return [m.NextAttempt(order.request, view, running.generated)]
             case _:
                 pass
         return []
@@ -127,14 +164,61 @@ class DeciderHost:
     def prefilled(self, running: Running) -> None:
         self.tell(m.Prefilled(running.number, replace(running.view, cached_tokens=1)))
 
+    def ask(self, running: Running, target: str | None) -> None:
+        """Somebody wants it moved."""
+        number = len(self.asked) + 1
+        self.asked[number] = []
+        self.tell(m.MoveAsked(number, seen(running), None if target is None else ((target, 0),)))
+
+    def answered(self, ask: int, how: str) -> None:
+        if ask:
+            self.asked[ask].append(how)
+
+    def moved(self, running: Running) -> None:
+        """Its move has come to its end: it goes on there, within the attempt."""
+        old, move, running.move = running.decode, running.move, None
+        assert old is not None and move is not None
+        running.decode = move.reservation
+        self.tell(m.CallReleased(old, "moved", True))
+        self.answered(move.ask, "moved")
+        self.tell(m.MoveEnded(running.number, "moved", move.rank.key, 0.1, running.all_tokens))
+
+    def replayed(self, running: Running) -> None:
+        """The same by another attempt, which has its place."""
+        move, running.move = running.move, None
+        assert move is not None
+        for call in running.calls:
+            self.tell(m.CallReleased(call, "moved", True))
+        running.prefill = running.decode = None
+        running.waits = True
+        view = replace(running.view, prompt_tokens=running.all_tokens)
+        place = move.reservation if move.rank.open else None
+        if place is None:
+            self.tell(m.CallReleased(move.reservation, "unsent", False))
+        self.tell(m.NextAttempt(running.number, view, running.generated, True, place))
+        self.answered(move.ask, "moved")
+        self.tell(m.MoveEnded(running.number, "moved", move.rank.key, 0.1, running.all_tokens))
+
+    def kept(self, running: Running, how: m.MoveHow = "kept", again: int = 0) -> None:
+        """Its move does not come about; `again`: in this way, that is."""
+        move, running.move = running.move, None
+        if move is None:
+            return
+        self.tell(m.CallReleased(move.reservation, "unsent", False))
+        if not again:
+            self.answered(move.ask, how)
+        self.tell(m.MoveEnded(running.number, how, generated=running.generated, again=again))
+
     def serve(self, running: Running) -> None:
         """To its end."""
+        self.kept(running, "ended")
         for call in running.calls:
             self.tell(m.CallReleased(call, "served", True, 5, True))
         self.tell(self._over(running, "served"))
 
     def leave(self, running: Running) -> None:
         """Its client goes away."""
+        self.kept(running, "ended")
         for call in running.calls:
             self.tell(m.CallReleased(call, "unknown", False))
         self.tell(self._over(running, "left"))
@@ -147,6 +231,7 @@ class DeciderHost:
         proven: bool = False,
     ) -> None:
         """An attempt fails on the worker of one of its calls."""
+        self.kept(running)
         for each in running.calls:
             outcome: m.Outcome = "failed" if each is call else "unknown"
             self.tell(m.CallReleased(each, outcome, False))

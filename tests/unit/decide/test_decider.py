@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
-from tests.unit.decide.hosting import BOUNDS, DeciderHost
+from tests.unit.decide.hosting import BOUNDS, MOVES, DeciderHost, Running
 from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
+from toolkit.decide.moves import AT_A_TIME
 from toolkit.decide.wait_queue import WAIT_LIMIT
 
 POLICIES = ["shortest_queue", "round_robin", "br0", "brh@survival", "pooled@shortest_queue"]
@@ -21,7 +23,16 @@ ACTIONS = [
     "busy", "answer", "died", "down", "up", "held_up", "read", "time", "hold", "unhold", "prove",
     "restart", "count", "count", "policy", "late", "early", "heard",
 ]  # fmt: skip
-STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 31)), max_size=120)
+MOVING = [
+    "begin", "begin", "begin", "read_all", "read_all", "time", "ask", "ask_policy", "moved",
+    "moved", "replayed", "replayed", "kept", "again", "empty", "enough", "serve", "leave", "fail",
+    "died", "restart", "policy", "count",
+]  # fmt: skip
+# Without a least size most lists are of five.
+STEPS, MOVES_STEPS = (
+    st.lists(st.tuples(st.sampled_from(each), st.integers(0, 31)), min_size=30, max_size=120)
+    for each in (ACTIONS, MOVING)
+)
 
 
 def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
@@ -60,6 +71,25 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
             host.tell(m.WorkerHeard(worker))
         elif what == "count" and one is not None and one.decode is not None and one.decode.counts:
             host.tell(m.Progressed(((one.decode, which + 1),)))
+            one.generated += which + 1
+        elif what == "begin":
+            begun = host.arrive(50 * which + 1)
+            host.prefilled(begun)
+            host.settle()
+        elif what == "read_all":
+            for name in workers:
+                host.read(name)
+        elif what == "ask" and one is not None:
+            host.ask(one, f"decode-{which % len(host.ranks.of('decode'))}")
+        elif what == "ask_policy" and one is not None:
+            host.ask(one, None)
+        elif what in ("moved", "replayed", "kept", "again"):
+            movers = [each for each in running if each.move is not None]
+            if movers:
+                end_move(host, movers[which % len(movers)], what)
+        elif what in ("empty", "enough"):
+            host.tell(m.Hold(((worker, 0),), on=what == "empty"))
+            host.tell(m.Empty(((worker, 0),), on=what == "empty"))
         elif what == "policy":
             host.use(POLICIES[which % len(POLICIES)])
         elif what in ("late", "early"):
@@ -73,6 +103,16 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
         bounded(host)
 
 
+def end_move(host: DeciderHost, one: Running, how: str) -> None:
+    """A move that is under way comes to its end."""
+    if how == "moved":
+        host.moved(one)
+    elif how == "replayed":
+        host.replayed(one)
+    else:
+        host.kept(one, again=how == "again")
+
+
 def bounded(host: DeciderHost) -> None:
     """What holds at all times."""
     for worker in host.ranks.workers.values():
@@ -81,12 +121,18 @@ def bounded(host: DeciderHost) -> None:
             assert rank.inflight >= 0
             assert rank.best_effort_requests == rank.best_effort_tokens == 0
     assert 0 <= host.decider.attempts.parked <= len(host.running)
+    moves = [one.move for one in host.running.values() if one.move is not None]
+    sources = Counter(one.decode.rank for one in host.running.values() if one.move and one.decode)
+    targets = Counter(move.rank for move in moves)
+    assert all(count <= AT_A_TIME for count in (sources | targets).values())
+    assert len(host.decider.moves.under_way) == len(moves)
 
 
 def finish(host: DeciderHost) -> None:
     """All workers come back, and whatever runs is served."""
     for name in host.ranks.workers:
         host.tell(m.Hold(((name, 0),), on=False))
+        host.tell(m.Empty(((name, 0),), on=False))
         host.tell(m.WorkerGreeted(name, slots=4))
         host.tell(m.WorkerUp(name))
     for _ in range(400):
@@ -113,6 +159,25 @@ def test_every_request_ends_once_and_every_count_returns_to_zero(
     host = DeciderHost(prefills, decodes, slots=4, parked=parked, policy=policy)
     play(host, actions)
     finish(host)
+    all_is_over(host, parked)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(MOVES_STEPS, st.sampled_from(POLICIES), st.integers(2, 3), st.booleans())
+def test_moves_lose_nothing_and_everybody_who_asks_hears_of_it(
+    actions: list[tuple[str, int]], policy: str, decodes: int, by_itself: bool
+) -> None:
+    bounds = replace(BOUNDS, moves=MOVES if by_itself else None)
+    host = DeciderHost(1, decodes, slots=8, parked=8, policy=policy, bounds=bounds)
+    play(host, actions)
+    finish(host)
+    all_is_over(host, 8)
+    assert all(len(how) == 1 for how in host.asked.values())
+    assert not host.decider.moves.under_way
+
+
+def all_is_over(host: DeciderHost, parked: int) -> None:
+    """Every request has ended once, and nothing is left of it."""
     assert all(len(how) == 1 for how in host.ended.values())
     assert sorted(host.ended) == list(range(1, host.count + 1))
     for worker in host.ranks.workers.values():
@@ -274,3 +339,18 @@ def test_a_suspect_that_waits_for_a_credit_gets_the_next_one() -> None:
     assert suspect.prefill is not None and waits.prefill is None
     host.prefilled(suspect)
     assert waits.prefill is not None
+
+
+def test_a_suspect_with_a_prefill_worker_takes_the_decode_worker_that_is_free() -> None:
+    """It did not look while others waited for the worker that it had: all waited for ever."""
+    host = DeciderHost(1, 1, parked=1)
+    requests = [host.arrive() for _ in range(3)]
+    host.tell(m.UseDispatch(late=False))
+    for request in requests:
+        host.prefilled(request)
+    host.settle()
+    for request in requests:
+        assert request.prefill is not None
+        host.fail(request, request.prefill, "answer")
+    finish(host)
+    assert [host.ended[request.number] for request in requests] == [["served"]] * 3

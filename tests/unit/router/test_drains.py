@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from typing import Any, cast
+from collections import Counter, defaultdict
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -10,7 +11,6 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 from toolkit.router.drains import LOOK_S, Drains
 from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.moves import MoveOutcome
 from toolkit.settings.router.config import RouterConfig
 
 CHAT = "/v1/chat/completions"
@@ -115,28 +115,40 @@ def test_a_worker_or_one_of_its_ranks_is_named() -> None:
     assert [rank.held for rank in known.side("decode")] == [False, True]
 
 
-def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
+async def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
     class Rank:
         inflight = 1
 
     class Moves:
+        emptied: ClassVar[defaultdict[Any, Counter[str]]] = defaultdict(Counter)
+        under_way: ClassVar[Counter[Any]] = Counter()
+
         def on(self, rank: Any) -> list[str]:
-            return ["a request"] * rank.inflight
-
-        def why_not(self, live: Any) -> None:
-            return None
-
-        async def move(self, live: Any, target: Any, why: str) -> MoveOutcome:
-            await asyncio.sleep(0.01)
-            rank.inflight = 0
-            await asyncio.sleep(3 * LOOK_S)
-            return MoveOutcome("moved")
+            return []
 
     class Known:
+        emptied: ClassVar[list[bool]] = []
+
         def hold(self, ranks: Any) -> None:
             pass
 
+        def empty(self, ranks: Any, on: bool = True) -> None:
+            self.emptied.append(on)
+
     rank: Any = Rank()
-    drains = Drains(cast(Any, Known()), cast(Any, Moves()))
-    told = asyncio.run(drains.drain([rank], 5.0))
+    moves = Moves()
+
+    async def move() -> None:
+        moves.under_way[rank] += 1
+        await asyncio.sleep(0.01)
+        rank.inflight = 0
+        await asyncio.sleep(3 * LOOK_S)
+        moves.emptied[rank]["moved"] += 1
+        moves.under_way[rank] -= 1
+
+    moving = asyncio.ensure_future(move())
+    await asyncio.sleep(0)
+    told = await Drains(cast(Any, Known()), cast(Any, moves)).drain([rank], 5.0)
+    await moving
     assert (told["drained"], told["moved"], told["left"]) == (True, 1, 0)
+    assert Known.emptied == [True, False]

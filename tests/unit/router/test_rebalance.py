@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.present import present
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
 from tests.unit.router.house import House
 from tests.unit.router.house import run as run_house
+from toolkit.decide.rebalancing import Rebalancing
 from toolkit.policies.stages.layout import Layout
-from toolkit.router.stages import Rebalancer
+from toolkit.policies.stages.running import Instance
 from toolkit.settings.router.choosing import Choosing
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.rebalance import Rebalance
@@ -127,25 +129,26 @@ def test_stages_without_moves_keep_requests_where_they_began() -> None:
     run(check())
 
 
-async def _rebalancer(**config: Any) -> tuple[House, Rebalancer]:
+def _rebalancing(**config: Any) -> tuple[House, Rebalancing]:
     house = House(ranks=2, policy="shortest_queue", **config)
-    given = house.config.rebalancing
-    assert given is not None
-    return house, Rebalancer(house.known_workers, house.dispatcher.moves, given)
+    return house, present(house.channel.decider.moves.rebalancing)
+
+
+def _instances(rebalancing: Rebalancing, later_s: float = 0.0) -> list[Instance]:
+    now = asyncio.get_running_loop().time() + later_s
+    return rebalancing.instances({}, {}, {}, now)
 
 
 def test_ranks_that_are_down_silent_or_held_get_none() -> None:
     async def check() -> None:
-        house, rebalancer = await _rebalancer(rebalance={})
+        house, rebalancing = _rebalancing(rebalance={})
         first, second = house.ranks
-        late = asyncio.get_running_loop().time() + 100
-        assert [each.held for each in rebalancer.instances(late)] == [True, True]
+        assert [each.held for each in _instances(rebalancing, 100.0)] == [True, True]
 
         def held() -> list[bool]:
             for rank in house.ranks:
                 house.publish(rank)
-            now = asyncio.get_running_loop().time()
-            return [each.held for each in rebalancer.instances(now)]
+            return [each.held for each in _instances(rebalancing)]
 
         assert held() == [False, False]
         first.held = True
@@ -153,18 +156,16 @@ def test_ranks_that_are_down_silent_or_held_get_none() -> None:
         assert held() == [True, True]
         second.worker.mark_up()
         house.publish(second, used_tokens=5)  # of 0 that requests will use: impossible
-        now = asyncio.get_running_loop().time()
-        assert rebalancer.instances(now)[1].held
+        assert _instances(rebalancing)[1].held
 
     run_house(check)
 
 
 def test_what_is_free_is_what_the_rank_would_take_and_spare_what_it_has_left() -> None:
     async def check() -> None:
-        house, rebalancer = await _rebalancer(rebalance={}, reserve=100)
+        house, rebalancing = _rebalancing(rebalance={}, reserve=100)
         house.publish(house.ranks[0], used_tokens=4000, total_tokens=4000, running=1)
-        now = asyncio.get_running_loop().time()
-        one = rebalancer.instances(now)[0]
+        one = _instances(rebalancing)[0]
         assert (one.free_tokens, one.spare_tokens) == (10_000 - 4000 - 2 * 100, 6000)
         assert one.slots_free == 1
 
@@ -173,18 +174,17 @@ def test_what_is_free_is_what_the_rank_would_take_and_spare_what_it_has_left() -
 
 def test_bounds_are_refined_and_policies_see_them() -> None:
     async def check() -> None:
-        house, rebalancer = await _rebalancer(
+        house, rebalancing = _rebalancing(
             stages=[{"upto": 100}, {}],
-            rebalance={"refine_s": 1e-6, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "refine_weight": 1.0},
+            rebalance={"refine_s": 1.0, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "refine_weight": 1.0},
         )
-        stages = house.channel.decider.choosing.stages
-        assert stages is not None and rebalancer.refiner is not None
-        rebalancer.run_pass()
-        assert stages.layout.bounds == (100,)  # nobody runs
-        rebalancer.refiner.refine = lambda batches: Layout.of([(70, 1), (None, 1)])  # type: ignore[method-assign]
-        rebalancer.run_pass()
-        assert stages.layout.bounds == (70,)
-        assert rebalancer.mover.layout is stages.layout
+        stages, refiner = house.channel.decider.choosing.stages, present(rebalancing.refiner)
+        assert stages is not None and rebalancing.refine({}, 10.0) is None
+        assert rebalancing.refine({}, 11.5) is None and stages.layout.bounds == (100,)
+        refiner.refine = lambda batches: Layout.of([(70, 1), (None, 1)])  # type: ignore[method-assign]
+        assert rebalancing.refine({}, 12.0) is None, "it is not time yet"
+        assert present(rebalancing.refine({}, 12.6)).bounds == (70,)
+        assert rebalancing.mover.layout is stages.layout
 
     run_house(check)
 

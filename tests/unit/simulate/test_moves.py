@@ -17,6 +17,7 @@ from tests.kernels import examples
 from tests.unit.html_page import Page
 from tests.unit.simulate.fleets import COST, fleet, plain, requests
 from toolkit.cli.main import app
+from toolkit.decide import messages as m
 from toolkit.resources import profiles_dir
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.router.rebalance import Rebalance
@@ -194,8 +195,12 @@ def asked_to_move(
         held.append(len(first.running) - len(second.running))
         simulation.events.after(0.001, look)
 
-    assert simulation.moves is not None
-    simulation.events.at(at, simulation.moves.begin, request, first, second, "asked")
+    def ask() -> None:
+        said = simulation.groups[0].said(request)
+        seen = m.SeenRequest(request.number, said, "")
+        simulation.router._tell(m.MoveAsked(1, seen, (second.key,)))
+
+    simulation.events.at(at, ask)
     simulation.events.at(at, look)
     to_its_end(simulation)
     assert simulation.recorder.ended == 1
@@ -364,16 +369,16 @@ def test_bounds_follow_the_lengths_that_run() -> None:
 
 STAGED = """name: staged
 decode:
-  stages: [{upto: 300, replicas: 2}, {}]
-  kv_tokens: 40000
-  max_running: 32
+  stages: [{upto: 1000, replicas: 2}, {}]
+  kv_tokens: 80000
+  max_running: 64
 """
 
 
 def test_the_command_says_what_moved(tmp_path: Path) -> None:
     (tmp_path / "staged.yaml").write_text(STAGED)
     (tmp_path / "cost.yaml").write_text(COST.model_dump_json())
-    given = ["--cost", str(tmp_path / "cost.yaml"), "--rate", "5", "--seconds", "20"]
+    given = ["--cost", str(tmp_path / "cost.yaml"), "--rate", "4", "--seconds", "60"]
     output, report = tmp_path / "out.json", tmp_path / "report.html"
     written = ["--seeds", "1", "--output", str(output), "--report", str(report)]
     done = CliRunner().invoke(app, ["simulate", str(tmp_path / "staged.yaml"), *given, *written])

@@ -116,7 +116,7 @@ class Mover:
         self._cost_s = cost_s
         self._quality = quality
         self._vain: dict[Hashable, int] = {}
-        self._came: dict[Hashable, tuple[Hashable, int]] = {}
+        self._came: dict[Hashable, tuple[int, int]] = {}
         self._pass_number = 0
 
     def decide(self, instances: Sequence[Instance]) -> list[PlannedMove]:

@@ -37,7 +37,7 @@ class Instance:
     `free_tokens`, as it admits no more than leaves a reserve.
     """
 
-    rank: Hashable
+    rank: int
     stage: int
     running: tuple[RunningRequest, ...] = ()
     coming_tokens: int = 0
@@ -60,6 +60,6 @@ class PlannedMove:
     """`request` is to go from one rank to another."""
 
     request: Hashable
-    source: Hashable
-    target: Hashable
+    source: int
+    target: int
     why: Why

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from toolkit.contract.events import PrefillDone
+from toolkit.decide import messages as m
 from toolkit.policies.base import Policy
 from toolkit.policies.support.expert_locality import Centroids, EldrCounters, ExpertLocality
 from toolkit.policies.support.expert_map import ExpertMap
@@ -50,6 +51,7 @@ class Locality(WorkerListener):
         ranks = known_workers.side("decode")
         groups = groups_of(ranks)
         near = nearness(known.requests.judged, known.centroids)
+        self._channel = known_workers.channel
         self.counters = EldrCounters()
         self.inflight_signatures = InflightSignatures(known.space.dimensions)
         self.history = RefitHistory()
@@ -120,8 +122,8 @@ class Locality(WorkerListener):
         return None if fit is None else self.clock.moved or fit.centroids
 
     def attach(self, policy: Policy) -> None:
-        """The decode policy from now on. What in it is ELDR gets the centroids and the counters,
-        and refits by the clock if it asks for them; then no drift does."""
+        """A decode policy that the decider is about to use. What in it is ELDR gets the centroids
+        and the counters, and refits by the clock if it asks for them; then no drift does."""
         self._policy = policy.locality
         refits = None if self._policy is None else self._policy.refits
         self.clock.follow(refits)
@@ -145,7 +147,7 @@ class Locality(WorkerListener):
         others = {name: known for name, known in self._maps.items() if name != server}
         self._maps = others if found is None else others | {server: found}
         if self._policy is not None:
-            self._policy.maps = self._maps
+            self._channel.send(m.UseMaps(self._maps))
 
     def read(self, worker: str, event: PrefillDone) -> SignatureSample | str:
         """The sample of a `prefill_done` event, or in a few words why there is none."""
@@ -174,7 +176,7 @@ class Locality(WorkerListener):
 
     def _serve(self, centroids: Centroids) -> None:
         if self._policy is not None:
-            self._policy.centroids = centroids
+            self._channel.send(m.UseCentroids(centroids))
 
     def describe(self) -> dict[str, Any]:
         """For GET /workers."""

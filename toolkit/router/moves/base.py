@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolkit.contract.events import Moving
+    from toolkit.decide.messages import MoveHow
     from toolkit.decide.reservation import Reservation
+    from toolkit.policies.stages.running import Why
     from toolkit.router.channel import Channel
     from toolkit.router.worker import Rank
-
-How = Literal["moved", "kept", "ended", "lost"]
-Why = Literal["outgrown", "overload", "level", "drain", "asked", "kv_limit"]
-"""Who wanted it: a stage's range, a stage's load, rebalancing, a worker that is to be empty, an
-operator, a decode worker near its KV limit."""
-WHYS: tuple[Why, ...] = ("outgrown", "overload", "level", "drain", "asked", "kv_limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class MoveOutcome:
     `tokens`: of KV that the target had to get.
     """
 
-    how: How
+    how: MoveHow
     reason: str = ""
     to: str = ""
     stall_s: float = 0.0
@@ -82,7 +78,7 @@ class Move:
 
     def end(
         self,
-        how: How,
+        how: MoveHow,
         reason: str = "",
         to: str = "",
         stall_s: float = 0.0,

@@ -59,6 +59,7 @@ class Live:
         "kind",
         "move",
         "ordered",
+        "refused",
         "relay",
         "sub_request",
         "upstream_call",
@@ -78,9 +79,16 @@ class Live:
         self.kind: Kind | None = None
         """By which that one is run."""
         self.began = monotonic()
+        self.refused = ""
+        """Why it could not be moved the last time."""
         self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its attempt is to look at `move`."""
         self._view = sub_request.view
+
+    @property
+    def number(self) -> int:
+        """By which the decider knows it."""
+        return self.channel.number
 
     @property
     def rid(self) -> str:
@@ -187,7 +195,6 @@ class Live:
             reason = f"{move.target.name} failed, and it went back"
             move.end("kept", reason, stall_s=stall, cause="target")
         else:
-            rank.moved_in += 1
             move.end("moved", to=rank.name, stall_s=stall)
 
     def take_place(self) -> Reservation | None:

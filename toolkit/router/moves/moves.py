@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from toolkit.router.moves.base import Move, MoveOutcome, Why
+from toolkit.decide import messages as m
+from toolkit.router.moves.base import Move, MoveOutcome
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Kind, Live
 from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
-from toolkit.router.moves.targets import Targets
 from toolkit.router.worker import Rank
+from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
+    from toolkit.policies.stages.running import Why
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.metrics import Metrics
     from toolkit.router.relay import Relay
@@ -25,9 +28,8 @@ if TYPE_CHECKING:
     from toolkit.router.request_channel import RequestChannel
     from toolkit.settings.router.config import RouterConfig
 
-AT_A_TIME = 3
-"""Moves of one rank, those that leave it and those that come to it counted apart (CascadeInfer,
-section 5)."""
+log = logging.getLogger("toolkit.router")
+
 RING = 4096
 
 
@@ -46,21 +48,26 @@ class Kept(NamedTuple):
     cause: str
 
 
-class Moves:
-    """Moves requests between ranks, and knows those that run.
+class Moves(WorkerListener):
+    """Carries out the decider's moves, and knows the requests that run.
 
     A move is an order to the request's own task (`Live.order`), which runs it between two events of
-    the stream (`Kind.run`): whoever asked for it may go away, the move goes on.
+    the stream (`Kind.run`): whoever asked for it may go away, the move goes on. A kind that the
+    source is not able to is followed by the next best one.
     """
 
     def __init__(self, known_workers: KnownWorkers, metrics: Metrics, config: RouterConfig) -> None:
         self._known_workers = known_workers
+        self._channel = known_workers.channel
         self._metrics = metrics
-        self._live: dict[Live, None] = {}
+        self._live: dict[int, Live] = {}
+        """By the number that the decider knows."""
         self._named: defaultdict[str, dict[Live, None]] = defaultdict(dict)
-        self._leaving: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
-        self._coming: defaultdict[Rank, asyncio.Semaphore] = defaultdict(_three)
-        self.targets = Targets(known_workers, config.eject_share)
+        self._asked: dict[int, asyncio.Future[MoveOutcome]] = {}
+        """Who waits for what becomes of a move."""
+        self._asks = 0
+        self._reasons: dict[int, list[str]] = {}
+        """Of moves under way: why kinds that were tried could not."""
         self.kind: MovesBy = config.moves
         """What was set."""
         self._replays = ReplayTimes()
@@ -69,13 +76,15 @@ class Moves:
         self.use(config.moves)
         self.counts: Counter[MoveCount] = Counter()
         self.kept: Counter[Kept] = Counter()
+        self.emptied: defaultdict[Rank, Counter[str]] = defaultdict(Counter)
+        """By source, what came of moves of ranks that are to be empty."""
         self.tokens = 0
         """KV tokens of all that was moved."""
         self.under_way: Counter[Rank] = Counter()
         """By source, the moves that were begun and are not over."""
         self._stalls: deque[float] = deque(maxlen=RING)
-        self.on_end: Callable[[Move, MoveOutcome], None] = lambda move, outcome: None
-        """Told of every move that was begun."""
+        if config.rebalancing is not None and not known_workers.worker_key:
+            log.warning("rebalance: nothing can be moved, as the router has no worker_api_key_env")
 
     def use(self, kind: MovesBy) -> None:
         """From now on."""
@@ -92,7 +101,7 @@ class Moves:
         """From its first attempt to its end."""
         live = Live(sub_request, relay, channel)
         names = {sub_request.rid, sub_request.job} - {""}
-        self._live[live] = None
+        self._live[live.number] = live
         for name in names:
             self._named[name][live] = None
         error: BaseException | None = None
@@ -102,7 +111,7 @@ class Moves:
             error = raised
             raise
         finally:
-            del self._live[live]
+            del self._live[live.number]
             for name in names:
                 del self._named[name][live]
                 if not self._named[name]:
@@ -116,11 +125,11 @@ class Moves:
 
     def all(self) -> list[Live]:
         """All that run, wherever."""
-        return list(self._live)
+        return list(self._live.values())
 
     def on(self, rank: Rank) -> list[Live]:
         """What decodes there now, or is prefilled for it."""
-        return [live for live in self._live if live.rank is rank]
+        return [live for live in self._live.values() if live.rank is rank]
 
     def why_not(self, live: Live) -> str | None:
         """Why this request cannot be moved, wherever to; None when it can."""
@@ -131,78 +140,77 @@ class Moves:
             )
         return live.why_not()
 
-    async def move(self, live: Live, target: Rank | Sequence[Rank] | None, why: Why) -> MoveOutcome:
-        """Move a request to `target`, of several to the one that has the most KV free, or (None) to
-        whom the decode policy takes among all others.
-
-        Waits while three are under way from its rank, or to the target. A kind that the source is
-        not able to is followed by the next best one. Raises nothing.
-        """
-        source = live.rank
-        reason = self.why_not(live)
-        targets = [target] if isinstance(target, Rank) else target
-        if source is None or reason is not None:
-            return self._not_begun(why, MoveOutcome("kept", reason or "it runs nowhere now"))
-        move: Move | None = None
-        reasons: list[str] = []
-        async with _leased(self._leaving[source], lambda: move):
-            chosen = self._chosen(live, source, targets)
-            if isinstance(chosen, MoveOutcome):
-                return self._not_begun(why, chosen)
-            async with _leased(self._coming[chosen], lambda: move):
-                for kind in self.kinds:
-                    # The wait, or the kind before, may have taken long.
-                    refused = self._refused(live, source, chosen)
-                    if refused is not None:
-                        return refused if move is not None else self._not_begun(why, refused)
-                    reason = kind.why_not(live, chosen)
-                    if reason is None:
-                        move = self._begin(live, source, chosen, why, kind)
-                        outcome = await asyncio.shield(move.done)
-                        if outcome.how != "kept" or not outcome.other_kind:
-                            return outcome
-                        reason = outcome.reason
-                    reasons.append(reason)
-        kept = MoveOutcome("kept", "; ".join(reasons))
-        return kept if move is not None else self._not_begun(why, kept)
-
-    def _chosen(
-        self, live: Live, source: Rank, targets: Sequence[Rank] | None
-    ) -> Rank | MoveOutcome:
-        gone = self._gone(live, source)
-        if gone is not None:
-            return gone
-        if targets is None:
-            chosen = self.targets.choose(live)
-        else:
-            chosen = self.targets.best(live, targets)
-        return MoveOutcome("kept", chosen) if isinstance(chosen, str) else chosen
-
-    def _refused(self, live: Live, source: Rank, target: Rank) -> MoveOutcome | None:
-        gone = self._gone(live, source)
-        if gone is not None:
-            return gone
-        reason = self.targets.why_not(live, target) or self.why_not(live)
-        return None if reason is None else MoveOutcome("kept", reason)
-
-    def _gone(self, live: Live, source: Rank) -> MoveOutcome | None:
-        if live not in self._live:
+    async def move(self, live: Live, targets: Sequence[Rank] | None) -> MoveOutcome:
+        """Ask for a move to the one of `targets` that has the most KV free, or (None) to whom the
+        decode policy takes among all others. Waits for what becomes of it. Raises nothing."""
+        if live.number not in self._live:
             return MoveOutcome("ended", "it came to its end first")
-        if live.rank is not source:
-            return MoveOutcome("kept", f"it is not on {source.name} any more")
-        return None
+        self._asks = ask = self._asks + 1
+        self._asked[ask] = asyncio.get_running_loop().create_future()
+        keys = None if targets is None else tuple(rank.key for rank in targets)
+        self._channel.send(m.MoveAsked(ask, self._seen(live), keys))
+        try:
+            return await self._asked[ask]
+        finally:
+            del self._asked[ask]
 
-    def _begin(self, live: Live, source: Rank, target: Rank, why: Why, kind: Kind) -> Move:
-        assert live.relay is not None
-        channel = self._known_workers.channel
-        reservation = channel.reserve(target, live.view(), live.relay.tokens)
-        move = Move(source, target, why, kind.name, live.length, reservation, channel)
-        move.done.add_done_callback(lambda done: self._ended(move, done.result()))
+    def note(self, order: m.Noted) -> None:
+        """What the decider wants to see, or to have moved."""
+        match order:
+            case m.Look():
+                self._channel.send(m.Seen(tuple(map(self._seen, self._live.values()))))
+            case m.MoveOrder():
+                self._begin(order)
+            case m.MoveKept():
+                self._not_begun(order)
+            case m.Refined():
+                log.info("stages end at %s now", ", ".join(map(str, order.bounds)))
+            case _:
+                pass
+
+    def _seen(self, live: Live) -> m.SeenRequest:
+        return m.SeenRequest(live.number, live.generated, self.why_not(live) or "")
+
+    def _begin(self, order: m.MoveOrder) -> None:
+        live, target = self._live.get(order.request), cast(Rank, order.rank)
+        reasons = self._reasons.setdefault(order.request, [])
+        source = None if live is None else live.rank
+        if live is None or source is None:
+            self._refuse(order, MoveOutcome("ended", "it came to its end first"))
+            return
+        reason = self.why_not(live)
+        for way in range(order.way, len(self.kinds)) if reason is None else ():
+            kind = self.kinds[way]
+            cannot = kind.why_not(live, target)
+            if cannot is None:
+                self._order(live, source, order, way)
+                return
+            reasons.append(cannot)
+        self._refuse(order, MoveOutcome("kept", reason or "; ".join(reasons)))
+
+    def _order(self, live: Live, source: Rank, order: m.MoveOrder, way: int) -> None:
+        target, kind = cast(Rank, order.rank), self.kinds[way]
+        move = Move(
+            source, target, order.why, kind.name, live.length, order.reservation, self._channel
+        )
+        move.done.add_done_callback(lambda done: self._ended(order, move, way, done.result()))
         self.under_way[source] += 1
         live.order(move, kind)
-        return move
 
-    def _ended(self, move: Move, outcome: MoveOutcome) -> None:
+    def _refuse(self, order: m.MoveOrder, outcome: MoveOutcome) -> None:
+        """It is not begun, or not gone on with."""
+        self._channel.give_back(order.reservation)
+        if order.way == 0:
+            self._count(order.why, outcome)
+        self._over(order, outcome)
+
+    def _not_begun(self, kept: m.MoveKept) -> None:
+        outcome = MoveOutcome("ended" if kept.ended else "kept", kept.reason)
+        if self._reasons.pop(kept.request, None) is None:
+            self._count(kept.why, outcome)
+        self._tell(kept.ask, kept.request, outcome)
+
+    def _ended(self, order: m.MoveOrder, move: Move, way: int, outcome: MoveOutcome) -> None:
         self.under_way[move.source] -= 1
         self._count(move.why, outcome)
         if outcome.how == "kept":
@@ -215,11 +223,37 @@ class Moves:
             self.tokens += outcome.tokens
             self._stalls.append(outcome.stall_s)
             self._metrics.moved(outcome.stall_s, outcome.tokens)
-        self.on_end(move, outcome)
+        live = self._live.get(order.request)
+        if outcome.how == "kept" and outcome.other_kind and way + 1 < len(self.kinds) and live:
+            self._reasons.setdefault(order.request, []).append(outcome.reason)
+            ended = m.MoveEnded(order.request, "kept", generated=live.generated, again=way + 1)
+            self._channel.send(ended)
+            return
+        if order.why == "drain":
+            self.emptied[move.source][outcome.how] += 1
+        self._over(order, outcome)
 
-    def _not_begun(self, why: Why, outcome: MoveOutcome) -> MoveOutcome:
-        self._count(why, outcome)
-        return outcome
+    def _over(self, order: m.MoveOrder, outcome: MoveOutcome) -> None:
+        """For good."""
+        self._reasons.pop(order.request, None)
+        live = self._live.get(order.request)
+        where = live.rank if outcome.how == "moved" and live is not None else None
+        ended = m.MoveEnded(
+            order.request,
+            outcome.how,
+            None if where is None else where.key,
+            outcome.stall_s,
+            outcome.tokens,
+        )
+        self._tell(order.ask, order.request, outcome)
+        self._channel.send(ended)
+
+    def _tell(self, ask: int, request: int, outcome: MoveOutcome) -> None:
+        waits, live = self._asked.get(ask), self._live.get(request)
+        if waits is not None and not waits.done():
+            waits.set_result(outcome)
+        if live is not None and outcome.how == "kept":
+            live.refused = outcome.reason
 
     def _count(self, why: Why, outcome: MoveOutcome) -> None:
         counted = MoveCount(why, outcome.kind, outcome.how)
@@ -246,23 +280,3 @@ class Moves:
                 if stalls
             },
         }
-
-
-def _three() -> asyncio.Semaphore:
-    return asyncio.Semaphore(AT_A_TIME)
-
-
-@asynccontextmanager
-async def _leased(
-    places: asyncio.Semaphore, begun: Callable[[], Move | None]
-) -> AsyncIterator[None]:
-    """One of the places, until the move is done: whoever ordered it may go away before."""
-    await places.acquire()
-    try:
-        yield
-    finally:
-        move = begun()
-        if move is None or move.done.done():
-            places.release()
-        else:
-            move.done.add_done_callback(lambda _: places.release())

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from toolkit.decide.bounds import MoveBounds
 from toolkit.policies.stages.moving import Knobs
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.settings.section import Natural, Section
@@ -74,6 +75,19 @@ class Rebalance(Section):
         if qoe is not None:
             Qoe(qoe)
         return qoe
+
+    @property
+    def bounds(self) -> MoveBounds:
+        """As the decider takes it."""
+        return MoveBounds(
+            knobs=self.knobs,
+            every_s=self.every_s,
+            soon_s=self.soon_s,
+            price_s=self.move_s,
+            qoe=self.model,
+            refine_s=self.refine_s,
+            refine_weight=self.refine_weight,
+        )
 
     @property
     def knobs(self) -> Knobs:

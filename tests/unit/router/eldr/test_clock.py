@@ -13,6 +13,7 @@ import pytest
 from tests.unit.router.eldr.cluster import Traffic, admin, counts, eldr_cluster, write_profile
 from tests.unit.router.eldr.test_drift import KNOWN, UNKNOWN
 from tests.unit.router.eldr.test_refits import Site, held_up, until
+from toolkit.decide.messages import UsePolicy
 from toolkit.policies import make_policy
 from toolkit.router.eldr import clock_refits
 from toolkit.router.eldr.clock_refits import ClockRefits
@@ -39,6 +40,7 @@ class Clocked(Site):
     def switch(self, policy: str) -> None:
         self.policy = make_policy(policy)
         self.locality.attach(self.policy)
+        self.known_workers.channel.send(UsePolicy("decode", self.policy))
 
     @property
     def rows(self) -> np.ndarray:

@@ -28,6 +28,7 @@ from tests.unit.router.eldr.cluster import (
 from tests.unit.router.eldr.stand_ins import PREFILL, configured, decode
 from toolkit.contract.events import Hello, NotAnEvent, Records, Steps
 from toolkit.contract.events import decode as decode_event
+from toolkit.decide.messages import UsePolicy
 from toolkit.decide.reservation import Reservation
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.support.expert_locality import Centroids
@@ -204,15 +205,18 @@ def test_one_server_is_told_that_there_is_nothing_to_choose_by(
 
 def test_maps_reach_the_policy_and_those_of_others_are_refused(folder: Any) -> None:
     config = sharing(4, profile=folder)
-    locality = Locality(config, KnownWorkers(config))
+    workers = KnownWorkers(config)
+    locality = Locality(config, workers)
     try:
         values = locality.space.dimensions
         none = np.zeros((4, 1))
         known = ExpertMap(none.astype(int), none, none, np.ones(values), nodes=2)
         before, after = make_policy("eldr"), make_policy("composed")
         locality.attach(before)
+        workers.channel.send(UsePolicy("decode", before))
         locality.place("s0", known)
         locality.attach(after)
+        workers.channel.send(UsePolicy("decode", after))
         assert present(before.locality).maps == after.locality.maps == {"s0": known}  # type: ignore[union-attr]
         with pytest.raises(ValueError, match="another model or profile"):
             locality.place("s0", ExpertMap(none.astype(int), none, none, np.ones(values + 1)))
