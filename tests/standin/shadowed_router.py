@@ -4,7 +4,7 @@
 Each order of the router's decider is compared with what the second one says, and so is the time at
 which it wants to hear the time. Whatever changes the router's decider without a message shows up as
 a difference. At its end it writes how many messages and orders there were, and the first
-differences, as JSON into the file `$ROUTER_SHADOW`.
+difference, as JSON into the file `$ROUTER_SHADOW`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.router.channel import Channel
 
-MOST = 20
-
 
 class Shadow:
     """The second decider of `first`."""
@@ -50,7 +48,10 @@ class Shadow:
         self._first = first
 
     def on(self, message: m.Message, now: float) -> list[m.Order]:
-        """Both decide; the first one's orders count."""
+        """Both decide; the first one's orders count. After a difference the first one goes on
+        alone: the second one knows other reservations."""
+        if self.differences:
+            return self._decide(message, now)
         theirs = self._translated(message)
         orders = self._decide(message, now)
         own = self.decider.on(theirs, now)
@@ -62,17 +63,13 @@ class Shadow:
                 self.reservations[theirs_call] = own_call
         words, mine = list(map(_words, orders)), list(map(_words, own))
         if words != mine:
-            self._differ(f"{type(message).__name__} at {now}: {words}, not {mine}")
+            self.differences.append(f"{type(message).__name__} at {now}: {words}, not {mine}")
         if self._first.due != self.decider.due:
             dues = f"{self._first.due}, not {self.decider.due}"
-            self._differ(f"{type(message).__name__} at {now}: due {dues}")
+            self.differences.append(f"{type(message).__name__} at {now}: due {dues}")
         if isinstance(message, m.CallReleased):
             self.reservations.pop(message.reservation, None)
         return orders
-
-    def _differ(self, what: str) -> None:
-        if len(self.differences) < MOST:
-            self.differences.append(what)
 
     def _translated(self, message: m.Message) -> m.Message:
         """With its own reservations, and a policy of its own."""
