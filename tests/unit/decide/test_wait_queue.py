@@ -14,7 +14,7 @@ def request(number: int = 0) -> RequestState:
     return RequestState(number, RequestView(), "split", True, 0.0, 0.0)
 
 
-@given(st.lists(st.sampled_from(["other", "effort", "go", "leave"]), max_size=60))
+@given(st.lists(st.sampled_from(["other", "effort", "go", "leave"]), min_size=20, max_size=60))
 def test_they_go_in_order_of_arrival_and_best_effort_ones_behind_all_others(
     steps: list[str],
 ) -> None:

@@ -21,6 +21,7 @@ tellings = st.lists(
         st.integers(0, 5),
         st.integers(0, 2),
     ),
+    min_size=20,
     max_size=60,
 )
 

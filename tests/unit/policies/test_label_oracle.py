@@ -27,7 +27,7 @@ def test_each_label_gets_its_own_worker_in_order_whatever_the_queues() -> None:
     assert [ask(policy, busy, "law") for _ in range(5)] == [0] * 5
 
 
-@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 5))
+@given(st.lists(st.integers(0, 40), min_size=20, max_size=60), st.integers(1, 5))
 def test_labels_stay_and_are_spread_evenly(labels: list[int], workers: int) -> None:
     policy, homes = LabelOraclePolicy(), {}  # type: ignore[var-annotated]
     for label in labels:

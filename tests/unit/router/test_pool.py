@@ -257,6 +257,7 @@ ACTIONS = st.lists(
         st.integers(0, 7),
         st.integers(1, 3000),
     ),
+    min_size=20,
     max_size=60,
 )
 

@@ -9,7 +9,9 @@ from toolkit.router.strangers import Strangers
 
 @given(
     st.integers(1, 6),
-    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), max_size=60),
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), min_size=20, max_size=60
+    ),
 )
 @settings(max_examples=examples(200), deadline=None)
 def test_they_are_bounded_and_the_crowded_address_makes_way(

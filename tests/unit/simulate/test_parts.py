@@ -53,7 +53,7 @@ def test_a_histogram_of_nothing_and_of_zeros() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=60),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=20, max_size=60),
     st.integers(0, 12),
 )
 def test_no_block_is_left_without_those_before_it(

@@ -273,7 +273,11 @@ class FakeRank:
         )
 
 
-@given(st.lists(st.sampled_from(["send", "step", "late step", "look", "finish"]), max_size=60))
+@given(
+    st.lists(
+        st.sampled_from(["send", "step", "late step", "look", "finish"]), min_size=20, max_size=60
+    )
+)
 def test_reading_plus_sent_is_always_what_there_is(events: list[str]) -> None:
     """Whatever is looked at when: nothing counts twice, and nothing is left out."""
     loads, rank, now = SnapshotRanks(1), FakeRank(), 0.0
@@ -333,7 +337,9 @@ snapshots = st.builds(
 @pytest.mark.parametrize("name", ["br0", "gimbal", "shortest_queue", "least_tokens"])
 @given(
     events=st.lists(
-        st.one_of(snapshots, st.tuples(st.integers(0, 2), st.integers(-5, 10**6))), max_size=40
+        st.one_of(snapshots, st.tuples(st.integers(0, 2), st.integers(-5, 10**6))),
+        min_size=13,
+        max_size=40,
     )
 )
 def test_whatever_is_published_a_policy_decides_and_nothing_is_negative(

@@ -70,7 +70,11 @@ def test_a_bound_that_is_none() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["hold", "event", "look"]), st.integers(0, 9)), max_size=60),
+    st.lists(
+        st.tuples(st.sampled_from(["hold", "event", "look"]), st.integers(0, 9)),
+        min_size=20,
+        max_size=60,
+    ),
     st.floats(0.0, 5.0),
 )
 def test_nobody_is_held_beyond_the_bound_nor_released_twice(

@@ -114,6 +114,7 @@ def test_no_more_is_matched_than_the_limit_and_everybody_in_turn() -> None:
 @given(
     st.lists(
         st.tuples(st.integers(0, 60), st.integers(0, 9), st.sampled_from([-1, 0, 0, 3])),
+        min_size=100,
         max_size=300,
     ),
     st.sampled_from([0, 1, -1]),

@@ -23,7 +23,7 @@ def test_news_at_once_a_reading_soon_and_a_tick_in_between() -> None:
     assert not rounds.over(2.0, 0) and rounds.due is None
 
 
-@given(st.lists(notified, max_size=40))
+@given(st.lists(notified, min_size=13, max_size=40))
 def test_whoever_waits_has_a_round_in_time_and_rounds_end_with_the_pool(steps: Any) -> None:
     """A home with a perfect timer: a round is never later than the last telling allows."""
     rounds, now, deadline = Rounds(), 0.0, None

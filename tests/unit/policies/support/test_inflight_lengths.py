@@ -126,7 +126,7 @@ def test_predictions_are_judged() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 400)), min_size=10, max_size=30),
     st.dictionaries(st.sampled_from([*KEYS, ("unknown", 0)]), st.integers(0, 50)),
 )
 def test_many_ranks_step_at_once_as_one_after_the_other(

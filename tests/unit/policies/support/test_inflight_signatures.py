@@ -23,7 +23,10 @@ def unit(values: np.ndarray) -> np.ndarray:
     return (values / np.linalg.norm(values)).astype(np.float32)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.integers(0, 99))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=20, max_size=60),
+    st.integers(0, 99),
+)
 def test_the_cosine_is_that_of_the_mean_of_what_is_there(
     steps: list[tuple[int, bool]], seed: int
 ) -> None:

@@ -15,7 +15,7 @@ users = st.sampled_from("stuvwxyz")
 
 @given(
     st.integers(1, 5),
-    st.lists(st.tuples(users, st.integers(0, 3), st.integers(0, 60)), max_size=60),
+    st.lists(st.tuples(users, st.integers(0, 3), st.integers(0, 60)), min_size=20, max_size=60),
 )
 def test_it_knows_the_most_recent_users_until_they_expire(
     capacity: int, steps: list[tuple[str, int, int]]
@@ -37,7 +37,7 @@ def test_it_knows_the_most_recent_users_until_they_expire(
 
 @given(
     st.integers(1, 4),
-    st.lists(st.tuples(users, st.integers(0, 3), st.integers(-500, 500)), max_size=40),
+    st.lists(st.tuples(users, st.integers(0, 3), st.integers(-500, 500)), min_size=13, max_size=40),
     st.integers(-500, 500),
 )
 def test_time_may_run_backwards(
