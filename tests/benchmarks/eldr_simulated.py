@@ -77,6 +77,8 @@ BASELINES = ("random", "round_robin", "power_of_two", "shortest_queue")
 RATES = (20.0, 60.0, 100.0)
 EMBEDDED_USED = 4 / 48
 WARM_S = 30.0
+SLOTS = 256
+"""Of a decode worker: more than there are requests."""
 """Before that the fleet fills."""
 Figures = dict[str, float]
 
@@ -98,12 +100,18 @@ def played(
     made: Iterator[Request],
     seed: int,
     model: Model,
+    slots: int = SLOTS,
 ) -> Figures:
-    """One run's figures; `share`: of a decode step that loading experts takes."""
+    """One run's figures; `share`: of a decode step that loading experts takes; `ttft_p99` is
+    that of the decode worker's own first token where there are fewer than SLOTS: it has waited for
+    a slot."""
+    router = RouterFleet(decode_policy=policy, parked_per_prefill=64)
+    if slots < SLOTS:
+        router = router.model_copy(update={"first_token": "decode"})
     fleet = Fleet(
         prefill=PrefillFleet(replicas=8),
-        decode=DecodeFleet(replicas=decoders, slots=256, kv_tokens=1_000_000),
-        router=RouterFleet(decode_policy=policy, parked_per_prefill=64),
+        decode=DecodeFleet(replicas=decoders, slots=slots, kv_tokens=1_000_000),
+        router=router,
     )
     step = cost(1, experts.layers * experts.experts, *MI300X, model)
     run = Simulation(fleet, step, made, experts, seed, window=Window(since=WARM_S))
@@ -112,7 +120,13 @@ def played(
     distinct = sum(group.distinct_steps for group in run.groups) / steps
     tpot = found["tpot_p50"]
     share = step.decode.per_distinct * distinct / tpot
-    return {"p50": tpot, "p99": found["tpot_p99"], "distinct": distinct, "share": share}
+    return {
+        "p50": tpot,
+        "p99": found["tpot_p99"],
+        "ttft_p99": found["ttft_p99"],
+        "distinct": distinct,
+        "share": share,
+    }
 
 
 Runs = dict[str, list[list[Figures]]]
@@ -128,15 +142,16 @@ def runs(
     seeds: int,
     seconds: float,
     model: Model,
+    slots: int = SLOTS,
 ) -> Runs:
-    """Every arm on the same requests."""
+    """Every arm on the same requests. `slots` of each decode worker."""
     found: Runs = {arm: [[] for _ in rates] for arm in arms}
     for place, rate in enumerate(rates):
         traffic = TrafficModel(rate=rate, seconds=seconds, kinds=kinds, longest=(8_000, 2_000))
         for seed in range(seeds):
             for arm in arms:
                 made = with_rows(generate(traffic, seed), experts, seed)
-                found[arm][place].append(played(arm, decoders, experts, made, seed, model))
+                found[arm][place].append(played(arm, decoders, experts, made, seed, model, slots))
     return found
 
 

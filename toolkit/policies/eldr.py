@@ -56,8 +56,8 @@ class EldrPolicy(ExpertLocality, Policy):
     worker. Cosines of counts lie in [0, 1]: tau = 0 is locality only, tau = 1 the shortest queue.
     Ties go to the nearer worker (at tau = 1 not even they look at it), then to the least recently
     chosen. Workers (*ours*): ranks that share their experts (`group_of`) are one, with one
-    centroid, their mean queue, and full when all of them are. They are as near as each other, so
-    all of them are in the band or none is, and the queue alone decides among them, or their map:
+    centroid and their mean queue. They are as near as each other, so all of them are in the band
+    or none is, and the queue alone decides among them, or their map:
     Map (*ours*): where `maps` says which experts of a server lie on which rank's GPUs and node, its
     ranks in the band are narrowed to those with s_r >= max s_r - tau, s_r in [0, 1] the share of
     the request's (token, expert) pairs that need not cross nodes, or in part GPUs (`ExpertMap`),
@@ -65,16 +65,15 @@ class EldrPolicy(ExpertLocality, Policy):
     in its prefill, so its attention belongs where its experts are. Of equal queues the rank with
     the higher share. Ranks that meet at a barrier want equal loads, so tau is small. Crowded
     (*ours*): q times the mean queue of the ranks takes (q - 1) / (overload - 1) off s_k where q >
-    1, so that `overload` times the mean weighs as much as having nothing in common, and a worker
-    whose slots are all taken is out of the question unless all are. Where clusters lie far apart
-    the band never opens, and a flood of one kind would melt its worker beside idle ones. Who came
-    so to another worker then makes it near to the next of its kind: a flood ends up level. Neither
-    at tau = 0, which is the paper's locality only. Degraded: without a signature (a str in its
-    place says why), without centroids, with a signature of another length, where no healthy worker
-    has a centroid, or where all healthy ranks share their experts and no map tells them apart, the
-    shortest queue decides and `counters.fallbacks` says why. A map for another number of ranks or
-    signatures of another length does not narrow (`counters.unmapped`). Knobs: `tau` (0.1),
-    `overload` (1.5; infinite: only a full worker is crowded), `centroids` (swapped whole while
+    1, so that `overload` times the mean weighs as much as having nothing in common. Where clusters
+    lie far apart the band never opens, and a flood of one kind would melt its worker beside idle
+    ones. Who came so to another worker then makes it near to the next of its kind: a flood ends up
+    level. Neither at tau = 0, which is the paper's locality only. Degraded: without a signature (a
+    str in its place says why), without centroids, with a signature of another length, where no
+    healthy worker has a centroid, or where all healthy ranks share their experts and no map tells
+    them apart, the shortest queue decides and `counters.fallbacks` says why. A map for another
+    number of ranks or signatures of another length does not narrow (`counters.unmapped`). Knobs:
+    `tau` (0.1), `overload` (1.5; infinite: nobody is crowded), `centroids` (swapped whole while
     running), `inflight_signatures` (None: centroids alone), `maps` (by server; none). Source: ELDR
     (arXiv 2607.00466), "Online: Locality-band routing"; as published it is `eldr@paper`, as its
     authors' program has it `eldr@artifact`.
@@ -167,7 +166,7 @@ class EldrPolicy(ExpertLocality, Policy):
             for i, share in scores.items():
                 near[i] += share
             if queues is not None and self.tau > 0:
-                scores = self._crowded(scores, queues, _full(workers, ranks))
+                scores = self._crowded(scores, queues)
             least = max(scores.values()) - self.tau
             dropped.update([i for i in ranks if scores.get(i, -math.inf) < least])
             band = band._replace(mapped=True)
@@ -258,26 +257,21 @@ class EldrPolicy(ExpertLocality, Policy):
     def _less_crowded(
         self, workers: Sequence[WorkerView], queues: dict[int, int], near: dict[int, float]
     ) -> dict[int, float]:
-        """The scores of the workers that are not full."""
+        """The scores, less what crowding takes off."""
         if self.tau == 0:
             return near
-        full = _full(workers, near)
         lengths: dict[int, float] = {i: queues[i] for i in near}
         for ranks in _sharing(workers, near):
             lengths |= dict.fromkeys(ranks, sum([queues[i] for i in ranks]) / len(ranks))
-            if not full.issuperset(ranks):
-                full.difference_update(ranks)
-        return self._crowded(near, lengths, full)
+        return self._crowded(near, lengths)
 
-    def _crowded(
-        self, near: dict[int, float], lengths: Mapping[int, float], full: set[int]
-    ) -> dict[int, float]:
-        """`near` of those that are not full, less what their queues are longer than the mean."""
+    def _crowded(self, near: dict[int, float], lengths: Mapping[int, float]) -> dict[int, float]:
+        """`near`, less what queues are longer than the mean."""
         mean = sum([lengths[i] for i in near]) / len(near)
         unit = max(mean, 1.0) * (self.overload - 1)
-        fit = [i for i in near if i not in full] or near
         return {
-            i: near[i] if lengths[i] <= mean else near[i] - (lengths[i] - mean) / unit for i in fit
+            i: score if lengths[i] <= mean else score - (lengths[i] - mean) / unit
+            for i, score in near.items()
         }
 
     def _usable(self, signature: np.ndarray | str | None) -> np.ndarray | str:
@@ -322,11 +316,6 @@ def _told(signature: np.ndarray | str | None, dimensions: int) -> np.ndarray | s
     if signature.shape != (dimensions,):
         return "signature of another length"
     return signature if signature.any() else "empty signature"
-
-
-def _full(workers: Sequence[WorkerView], among: Iterable[int]) -> set[int]:
-    """Those whose slots are all taken."""
-    return {i for i in among if (slots := workers[i].slots) and workers[i].certain >= slots}
 
 
 def _sharing(workers: Sequence[WorkerView], among: Iterable[int]) -> Iterable[list[int]]:

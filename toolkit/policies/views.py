@@ -77,13 +77,6 @@ class WorkerView:
         """Requests on the worker: published and corrected, or our own count without a reading."""
         return self.inflight if self.load is None else self.load.requests
 
-    @property
-    def certain(self) -> int:
-        """Requests that the last reading or our own count alone shows: `requests` counts twice what
-        was sent so shortly before the reading that this may contain it."""
-        load = self.load
-        return self.inflight if load is None else max(self.inflight, load.running + load.waiting)
-
 
 @dataclass(frozen=True, slots=True)
 class RequestView:

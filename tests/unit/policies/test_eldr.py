@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.present import present
-from toolkit.policies import Load, RequestView, WorkerView
+from toolkit.policies import RequestView, WorkerView
 from toolkit.policies.eldr import SHARED, EldrPolicy
 from toolkit.policies.shortest_queue import ShortestQueuePolicy
 from toolkit.policies.support.expert_locality import Centroids
@@ -140,14 +140,14 @@ def test_centroids_that_do_not_fit_are_refused() -> None:
         Centroids(np.eye(2, dtype=np.float32), {("w0", 0): 2})
 
 
-def flood(policy: EldrPolicy, requests: int, slots: int = 0) -> list[int]:
+def flood(policy: EldrPolicy, requests: int) -> list[int]:
     """Queue lengths of four workers after a flood of requests that are all like the first one's."""
     policy.centroids = Centroids(
         np.eye(4, D, dtype=np.float32), {(f"w{i}", 0): i for i in range(4)}
     )
     queues = [0, 0, 0, 0]
     for _ in range(requests):
-        workers = [WorkerView(f"w{i}", inflight=n, slots=slots) for i, n in enumerate(queues)]
+        workers = [WorkerView(f"w{i}", inflight=n) for i, n in enumerate(queues)]
         signature = unit([90, 60, 40, 20, 0, 0])
         decision = policy.choose(workers, RequestView(signature=signature))
         assert decision is not None
@@ -161,11 +161,6 @@ def test_a_flood_of_one_kind_does_not_melt_its_worker() -> None:
     queues = flood(EldrPolicy(0, 0.1), 40)
     assert max(queues) <= 1.5 * 10
     assert queues == sorted(queues, reverse=True), "what overflows goes where it fits next best"
-
-
-def test_a_full_worker_is_passed_over_unless_all_are() -> None:
-    assert flood(EldrPolicy(0, 0.1, overload=math.inf), 8, slots=6) == [6, 2, 0, 0]
-    assert sum(flood(EldrPolicy(0, 0.1), 30, slots=6)) == 30
 
 
 @given(cases(), st.floats(0.01, 1), st.floats(1.01, 3))
@@ -201,38 +196,10 @@ def test_overload_of_one_or_less_is_refused(overload: Any) -> None:
         EldrPolicy(0, overload=overload)
 
 
-def read(running: int, waiting: int = 0, sent: int = 0) -> Load:
-    return Load(running, waiting, 100 * running, 1000, 0, sent_requests=sent)
-
-
-@pytest.mark.parametrize(
-    ("full", "free"),
-    [
-        # Filled by us: a reading may be older than what was sent and forgotten since.
-        ((2, read(0)), (1, read(0))),
-        # Filled by others.
-        ((0, read(1, waiting=1)), (0, read(0))),
-        # For a moment after it was posted a request is in the reading and among those sent since.
-        ((2, read(2)), (1, read(1, sent=1))),
-    ],
-)
-def test_a_full_worker_is_told_from_one_that_is_not(
-    full: tuple[int, Load], free: tuple[int, Load]
-) -> None:
-    """Two slots each, and the full one is nearer."""
-    workers = [
-        WorkerView(f"w{i}", load=load, inflight=inflight, slots=2)
-        for i, (inflight, load) in enumerate((full, free))
-    ]
-    near = np.eye(D, dtype=np.float32)[0]
-    decision = EldrPolicy(0, 0.1, AXES).choose(workers, RequestView(signature=near))
-    assert decision is not None and decision.index == 1
-
-
-def server(name: str, *inflight: int, slots: int = 0) -> list[WorkerView]:
+def server(name: str, *inflight: int) -> list[WorkerView]:
     """The ranks of one server with DP attention."""
     return [
-        WorkerView(name, dp_rank=rank, inflight=n, slots=slots, shares_experts=True)
+        WorkerView(name, dp_rank=rank, inflight=n, shares_experts=True)
         for rank, n in enumerate(inflight)
     ]
 
@@ -269,12 +236,9 @@ def test_plain_ranks_of_one_server_are_each_their_own() -> None:
         (server("a", 8, 0) + server("b", 4, 4), 1),
         # It is twice the mean: as far as one with which the request has nothing in common.
         (server("a", 8, 8) + server("b", 0, 0), 2),
-        # One free slot is enough.
-        (server("a", 4, 3, slots=4) + server("b", 3, 3, slots=4), 1),
-        (server("a", 4, 4, slots=4) + server("b", 3, 3, slots=4), 2),
     ],
 )
-def test_a_server_is_crowded_and_full_as_a_whole(workers: list[WorkerView], index: int) -> None:
+def test_a_server_is_crowded_as_a_whole(workers: list[WorkerView], index: int) -> None:
     decision = EldrPolicy(0, 0.1, PAIR).choose(workers, RequestView(signature=NEAR_A))
     assert decision is not None and decision.index == index
 
@@ -310,11 +274,7 @@ def test_a_band_holds_all_ranks_of_a_server_or_none(
     data: st.DataObject, tau: float, rows: Any, wanted: Any
 ) -> None:
     sizes = st.lists(st.integers(0, 9), min_size=1, max_size=4)
-    workers = [
-        worker
-        for name in "abc"
-        for worker in server(name, *data.draw(sizes), slots=data.draw(st.sampled_from([0, 5])))
-    ]
+    workers = [worker for name in "abc" for worker in server(name, *data.draw(sizes))]
     owner = {(name, None): row for row, name in enumerate("abc")}
     policy = EldrPolicy(0, tau, Centroids(np.stack([unit(row) for row in rows]), owner))  # type: ignore[arg-type]
     queues = {i: worker.requests for i, worker in enumerate(workers)}

@@ -30,9 +30,9 @@ def uses(*experts: int) -> RequestView:
     return RequestView(signature=signature)
 
 
-def ranks(*queues: int, name: str = "wide", slots: int = 0) -> list[WorkerView]:
+def ranks(*queues: int, name: str = "wide") -> list[WorkerView]:
     return [
-        WorkerView(name, dp_rank=rank, inflight=queue, slots=slots, shares_experts=True)
+        WorkerView(name, dp_rank=rank, inflight=queue, shares_experts=True)
         for rank, queue in enumerate(queues)
     ]
 
@@ -63,12 +63,6 @@ def test_inside_the_band_the_queue_decides() -> None:
 
 def test_tau_0_is_locality_only() -> None:
     assert present(mapped(0.0).choose(ranks(0, 0, 99, 0), uses(4, 5))).index == 2
-
-
-def test_a_full_rank_is_passed_over_unless_all_are() -> None:
-    workers = ranks(4, 4, 5, 4, slots=5)
-    assert present(mapped().choose(workers, uses(4, 5))).index == 3
-    assert present(mapped().choose(ranks(5, 5, 5, 5, slots=5), uses(4, 5))).index == 2
 
 
 def test_a_flood_of_one_kind_ends_up_level() -> None:
