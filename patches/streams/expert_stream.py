@@ -26,15 +26,23 @@ from patches.streams.step_join import StepJoin
 from patches.streams.step_summary import StepSummary
 from patches.tickets import add_capture
 from toolkit.contract.events import Steps
-from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, PingHead, StepsHead, encode
+from toolkit.contract.frames import (
+    DroppedHead,
+    ExpertsHead,
+    FinishedHead,
+    Head,
+    PingHead,
+    StepsHead,
+    encode,
+)
 from toolkit.contract.paths import EXPERTS
 
 APP = "sglang.srt.entrypoints.http_server.app"
 PING_AFTER_S = 1.0
 PING = encode(PingHead())
 MAX_BACKLOG, MAX_BACKLOG_BYTES = 2_000, 256 * 2**20
-"""Frames, and bytes of them, that a listener may leave unread before it is cut off: they are held
-in memory. One frame may be larger: a long prompt's."""
+"""Frames, and bytes of them, that a listener may leave unread: they are held in memory. What comes
+beyond is dropped, and it hears of how much. One frame may be larger: a long prompt's."""
 SHARES = 10_000
 
 
@@ -43,24 +51,38 @@ class ExpertListener:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self.size = 0
         """Bytes that wait."""
+        self._dropped = self._dropped_size = 0
+        """Frames, and their bytes, of which it has not heard yet."""
 
-    def put(self, frame: bytes) -> bool:
-        """False: too much waits already, and the listener is cut off."""
+    def put(self, frame: bytes) -> None:
+        """One more; it is dropped where too much waits already."""
         waits = self._queue.qsize()
         if waits >= MAX_BACKLOG or (waits and self.size + len(frame) > MAX_BACKLOG_BYTES):
-            self._queue.put_nowait(None)
-            return False
+            self._dropped += 1
+            self._dropped_size += len(frame)
+            return
+        if self._dropped:
+            self._wait(self._what_was_dropped())
+        self._wait(frame)
+
+    def _wait(self, frame: bytes) -> None:
         self._queue.put_nowait(frame)
         self.size += len(frame)
-        return True
 
-    async def get(self) -> bytes | None:
-        """The next frame; None: it was cut off."""
+    def _what_was_dropped(self) -> bytes:
+        head = DroppedHead(self._dropped, self._dropped_size)
+        self._dropped = self._dropped_size = 0
+        return encode(head)
+
+    async def get(self) -> bytes:
+        """The next frame; what was dropped, where nothing else waits."""
+        if self._dropped and self._queue.empty():
+            return self._what_was_dropped()
         frame = await self._queue.get()
-        self.size -= len(frame or b"")
+        self.size -= len(frame)
         return frame
 
 
@@ -84,7 +106,8 @@ class ExpertHub:
 
     def publish(self, head: Head, body: bytes) -> None:
         frame = encode(head, body)
-        self._listeners = {each for each in self._listeners if each.put(frame)}
+        for each in self._listeners:
+            each.put(frame)
 
     def publish_experts(self, captured: ExpertsCaptured) -> None:
         """Handler of the scheduler's message."""
@@ -119,8 +142,6 @@ class ExpertHub:
                     frame = await asyncio.wait_for(listener.get(), PING_AFTER_S)
                 except TimeoutError:
                     frame = PING
-                if frame is None:
-                    return
                 yield frame
         finally:
             self._listeners.discard(listener)

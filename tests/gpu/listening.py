@@ -35,7 +35,7 @@ class Steps:
         seen = -1
         while seen != (seen := sum(map(len, self.tap.heard.steps.get((self.url, 0), ())))):
             await asyncio.sleep(QUIET_S)
-        rows = self.tap.rank_steps((self.url, 0))
+        rows = self.tap.heard.rank_steps((self.url, 0))
         self.clear()
         return rows
 

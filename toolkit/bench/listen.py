@@ -103,7 +103,7 @@ def heard(tap: Tap, names: Mapping[tuple[str, int], str]) -> DecodeSteps:
 
     ranks = []
     for rank, name in names.items():
-        steps = ours(rank, tap.rank_steps(rank), columns)
+        steps = ours(rank, tap.heard.rank_steps(rank), columns)
         if len(steps):
             steps = steps[steps[:, columns.index("decode")] == 1]
         blocks = tap.heard.finished.get(rank)

@@ -10,6 +10,7 @@ import typer
 from toolkit.cli.stages import stages
 
 if TYPE_CHECKING:
+    from toolkit.profile.live import Listened
     from toolkit.profile.measure import Measured
     from toolkit.settings.deployment import Deployment
 
@@ -186,7 +187,7 @@ def _started(deployment: str) -> Any:
 
 
 def _progress() -> Any:
-    """A context with two callbacks: requests (done, all) and live (requests, seconds left)."""
+    """A context with two callbacks: requests (done, all) and live (`Listened`)."""
     from contextlib import contextmanager
 
     @contextmanager
@@ -208,9 +209,11 @@ def _progress() -> Any:
             def requests(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
-            def seconds(done: int, left: float) -> None:
-                text = f"live requests: {done}, {left:.0f} s left"
-                bar.update(task, description=text, completed=done)
+            def seconds(now: Listened) -> None:
+                text = f"live requests: {now.requests}, {now.left_s:.0f} s left"
+                if now.dropped:
+                    text += f", {now.dropped} frames dropped: lower --share"
+                bar.update(task, description=text, completed=now.requests)
 
             yield requests, seconds
 

@@ -4,6 +4,7 @@
      "cached_tokens", "whole", "end", "bytes"}\n  int16 [rows, layers, top_k]
     {"type": "steps", "dp_rank", "origin", "fields", "shape", "bytes"}\n   float32 [rows, columns]
     {"type": "finished", "dp_rank", "origin", "fields", "shape", "bytes"}\n  float32, of requests
+    {"type": "dropped", "frames", "size", "bytes": 0}\n
     {"type": "ping", "bytes": 0}\n
 
 Neither text nor token ids ever pass here.
@@ -62,13 +63,22 @@ class FinishedHead(msgspec.Struct, frozen=True, tag="finished", tag_field="type"
     bytes: Size = 0
 
 
+class DroppedHead(msgspec.Struct, frozen=True, tag="dropped", tag_field="type"):
+    """So many `frames` of `size` bytes in all were dropped here: the listener had left too much
+    unread."""
+
+    frames: Count
+    size: Count
+    bytes: Size = 0
+
+
 class PingHead(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
     """Nothing has come for a second, and the worker lives."""
 
     bytes: Size = 0
 
 
-Head = ExpertsHead | StepsHead | FinishedHead | PingHead
+Head = ExpertsHead | StepsHead | FinishedHead | DroppedHead | PingHead
 
 _decoder = msgspec.json.Decoder(Head)
 _encoder = msgspec.json.Encoder()

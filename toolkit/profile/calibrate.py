@@ -13,7 +13,7 @@ from toolkit.contract.headers import CAPTURE
 from toolkit.profile import tally
 from toolkit.profile.calibration_prompts import CalibrationPrompt
 from toolkit.profile.shards import Shard, Shards
-from toolkit.profile.tap import PHASES, PhaseRows, Tap
+from toolkit.profile.tap import PHASES, Heard, PhaseRows, Tap
 from toolkit.profile.waves import waves
 from toolkit.profile_folder.errors import ProfileError
 
@@ -124,9 +124,7 @@ class CalibrationRun:
         await self._wait_for_steps(rows)
         seconds = [answer[0] for answer in answers]
         seed = self._settings.seed
-        return reduce(
-            self._tap, self._facts, self._shards, self._prompts, indices, seconds, rows, seed
-        )
+        return reduce(heard, self._facts, self._shards, self._prompts, indices, seconds, rows, seed)
 
     async def _one(self, index: int) -> tuple[float, dict[str, PhaseRows]]:
         """(seconds, rows by phase) of one request."""
@@ -165,7 +163,7 @@ class CalibrationRun:
 
 
 def reduce(
-    tap: Tap,
+    heard: Heard,
     known: Facts,
     shards: Shards,
     prompts: list[CalibrationPrompt],
@@ -202,27 +200,27 @@ def reduce(
         output_tokens=np.array([len(e["decode"]) for e in ids]),
         token_owner=np.repeat(np.repeat(indices, 2), [len(k) for k in kept]),
         tokens=np.concatenate(kept),
-        steps=tap.all_steps(layers),
-        columns=np.array(tap.heard.columns),
-        transfers=tap.take_transfers(len(indices)),
-        loads=np.array([_loads(tap, took, phases["decode"]) for took, phases in pairs]),
+        steps=heard.all_steps(layers),
+        columns=np.array(heard.columns),
+        transfers=heard.take_transfers(len(indices)),
+        loads=np.array([_loads(heard, took, phases["decode"]) for took, phases in pairs]),
     )
 
 
-def _column(tap: Tap, steps: np.ndarray, name: str) -> np.ndarray:
-    columns = tap.heard.columns
+def _column(heard: Heard, steps: np.ndarray, name: str) -> np.ndarray:
+    columns = heard.columns
     column: np.ndarray = steps[:, columns.index(name)] if columns else steps[:, :0].ravel()
     return column
 
 
-def _loads(tap: Tap, seconds: float, decode: PhaseRows) -> list[float]:
+def _loads(heard: Heard, seconds: float, decode: PhaseRows) -> list[float]:
     """(seconds by output token, mean F_1..F_4 of the batches that the request was in)."""
-    steps = tap.rank_steps(decode.rank)
-    mine = (_column(tap, steps, "decode") == 1) & (_column(tap, steps, "end") <= decode.end)
+    steps = heard.rank_steps(decode.rank)
+    mine = (_column(heard, steps, "decode") == 1) & (_column(heard, steps, "end") <= decode.end)
     steps = steps[mine][-len(decode.ids) :] if len(steps) else steps
     if not len(steps) or not len(decode.ids):
         return [float("nan")] * 5
-    means = [float(_column(tap, steps, name).mean()) for name in LOADS]
+    means = [float(_column(heard, steps, name).mean()) for name in LOADS]
     # The first output token is the prefill's; the decode ran the rest.
     return [seconds / (len(decode.ids) + 1), *means]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,20 +139,27 @@ class Shards:
         """All waves as one, in the order in which they ran."""
         import numpy as np
 
-        parts: dict[str, list[Any]] = {field.name: [] for field in fields(Shard)}
+        waves: list[Shard] = []
         for number in range(self.done):
             with np.load(self._wave(number)) as data:
-                for name, values in parts.items():
-                    values.append(data[name])
-        joined = {
-            name: values[0] if name == "columns" else np.concatenate(values)
-            for name, values in parts.items()
-        }
-        return Shard(**joined)
+                waves.append(Shard(**{field.name: data[field.name] for field in fields(Shard)}))
+        return joined(waves)
 
     def remove(self) -> None:
         """The profile is written: the waves are not needed any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def joined(shards: Sequence[Shard]) -> Shard:
+    """Several ones as one, in their order."""
+    import numpy as np
+
+    parts = {field.name: [getattr(e, field.name) for e in shards] for field in fields(Shard)}
+    whole = {
+        name: values[0] if name == "columns" else np.concatenate(values)
+        for name, values in parts.items()
+    }
+    return Shard(**whole)
 
 
 def _save(path: Path, data: dict[str, Any], packed: bool = True) -> None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from toolkit.contract.events import Hello, KvTransfer, OtherContract, decode
-from toolkit.contract.frames import ExpertsHead, FinishedHead, Head, StepsHead, decode_head
+from toolkit.contract.frames import (
+    DroppedHead,
+    ExpertsHead,
+    FinishedHead,
+    Head,
+    StepsHead,
+    decode_head,
+)
 from toolkit.contract.paths import EVENTS, EXPERTS
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.keys import headers_at
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
 
 PHASES = ("prefill", "decode")
 LINE_LIMIT = 2**20
+MOST_HELD = 2**29
+"""Bytes of experts that wait here to be taken; what comes beyond is dropped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,51 @@ class Heard:
     finished: dict[tuple[str, int], list[np.ndarray]] = field(default_factory=dict)
     finished_columns: tuple[str, ...] = ()
     transfers: list[tuple[float, float, float]] = field(default_factory=list)
+    held: int = 0
+    """Bytes of `experts`."""
+    dropped: int = 0
+    """Frames that did not come, or found no room here, as they were read too slowly."""
+
+    def rank_steps(self, rank: tuple[str, int]) -> np.ndarray:
+        """Step rows of one rank since they were last cleared, float64 [M, F + all layers]."""
+        import numpy as np
+
+        blocks = self.steps.get(rank)
+        return np.concatenate(blocks) if blocks else np.zeros((0, len(self.columns)))
+
+    def all_steps(self, layers: list[int]) -> np.ndarray:
+        """Every rank's rows, with the distinct experts of `layers` only."""
+        import numpy as np
+
+        fixed = len(self.columns)
+        keep = [*range(fixed), *(fixed + layer for layer in layers)]
+        found = [self.rank_steps(rank) for rank in self.steps]
+        found = [rows[:, keep] for rows in found if rows.shape[1] >= len(keep)]
+        return np.concatenate(found) if found else np.zeros((0, len(keep)))
+
+    def take_transfers(self, at_once: int) -> np.ndarray:
+        """float64 [R, 4]: what was transferred since the last call, and how many ran at once."""
+        import numpy as np
+
+        rows, self.transfers = self.transfers, []
+        moved = np.array(rows, dtype=np.float64).reshape(-1, 3)
+        return np.column_stack([moved, np.full(len(moved), float(at_once))])
+
+    def take(self, rid: str) -> dict[str, PhaseRows]:
+        """The phases of a request, which are not kept any more."""
+        phases = self.experts.pop(rid)
+        self.held -= sum(rows.ids.nbytes for rows in phases.values())
+        return phases
+
+    def take_all(self) -> list[dict[str, PhaseRows]]:
+        """The same of all requests, whole or not."""
+        return [self.take(rid) for rid in list(self.experts)]
+
+    def cut(self) -> Heard:
+        """All but the experts, which are not kept here any more."""
+        taken = replace(self, experts={}, held=0)
+        self.steps, self.finished, self.transfers = {}, {}, []
+        return taken
 
 
 class Tap:
@@ -116,11 +170,15 @@ class Tap:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 got = sorted(self.heard.experts.get(rid, {})) or "nothing"
-                raise ProfileError(f"the workers sent {got} of request {rid}'s experts, not all")
+                dropped = self.heard.dropped
+                why = f" ({dropped} frames were read too slowly and dropped)" if dropped else ""
+                raise ProfileError(
+                    f"the workers sent {got} of request {rid}'s experts, not all{why}"
+                )
             future = self._waiting.setdefault(rid, asyncio.get_running_loop().create_future())
             await asyncio.wait([future], timeout=left)
             self._waiting.pop(rid, None)
-        return self.heard.experts.pop(rid)
+        return self.heard.take(rid)
 
     async def _listen(self, url: str) -> None:
         import aiohttp
@@ -178,6 +236,8 @@ class Tap:
                         self._take_steps(url, head, body)
                     case FinishedHead():
                         self._take_finished(url, head, body)
+                    case DroppedHead():
+                        self.heard.dropped += head.frames
         finally:
             self._fail(f"the worker at {url} went away")
 
@@ -187,34 +247,14 @@ class Tap:
             if not future.done():
                 future.set_result(None)
 
-    def rank_steps(self, rank: tuple[str, int]) -> np.ndarray:
-        """Step rows of one rank since they were last cleared, float64 [M, F + all layers]."""
-        import numpy as np
-
-        blocks = self.heard.steps.get(rank)
-        return np.concatenate(blocks) if blocks else np.zeros((0, len(self.heard.columns)))
-
-    def all_steps(self, layers: list[int]) -> np.ndarray:
-        """Every rank's rows, with the distinct experts of `layers` only."""
-        import numpy as np
-
-        fixed = len(self.heard.columns)
-        keep = [*range(fixed), *(fixed + layer for layer in layers)]
-        found = [self.rank_steps(rank) for rank in self.heard.steps]
-        found = [rows[:, keep] for rows in found if rows.shape[1] >= len(keep)]
-        return np.concatenate(found) if found else np.zeros((0, len(keep)))
-
-    def take_transfers(self, at_once: int) -> np.ndarray:
-        """float64 [R, 4]: what was transferred since the last call, and how many ran at once."""
-        import numpy as np
-
-        rows, self.heard.transfers = self.heard.transfers, []
-        moved = np.array(rows, dtype=np.float64).reshape(-1, 3)
-        return np.column_stack([moved, np.full(len(moved), float(at_once))])
-
     def _take_experts(self, url: str, head: ExpertsHead, body: bytes) -> None:
         import numpy as np
 
+        heard = self.heard
+        if heard.held and heard.held + len(body) > MOST_HELD:
+            heard.dropped += 1
+            return
+        heard.held += len(body)
         ids = np.frombuffer(body, dtype=np.int16).reshape(head.shape)
         rows = PhaseRows(
             ids=ids,
@@ -225,7 +265,10 @@ class Tap:
             whole=head.whole,
             heard=time.monotonic(),
         )
-        self.heard.experts.setdefault(head.rid, {})[head.phase] = rows
+        phases = heard.experts.setdefault(head.rid, {})
+        before = phases.get(head.phase)
+        heard.held -= 0 if before is None else before.ids.nbytes
+        phases[head.phase] = rows
         future = self._waiting.get(head.rid)
         if future is not None and not future.done():
             future.set_result(None)

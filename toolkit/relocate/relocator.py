@@ -148,11 +148,10 @@ class Relocator:
         chosen = list(layers)
         found = [
             rows.ids[:, chosen]
-            for phases in tap.heard.experts.values()
+            for phases in tap.heard.take_all()
             for rows in phases.values()
             if rows.whole and len(rows.ids)
         ]
-        tap.heard.experts.clear()
         columns, taken, seconds = tap.heard.columns, 0, []
         for blocks in tap.heard.steps.values():
             rows = np.concatenate(blocks)

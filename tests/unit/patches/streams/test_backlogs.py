@@ -5,12 +5,14 @@ import pytest
 from patches.streams import expert_stream, outlet
 from patches.streams.expert_stream import ExpertHub
 from patches.streams.outlet import Outlet
-from toolkit.contract.frames import PingHead
+from toolkit.contract.frames import DroppedHead, PingHead, decode_head
 
 MIB = 2**20
 
 
-async def test_who_reads_no_experts_is_cut_off_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nobody_reads_is_dropped_by_bytes_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(expert_stream, "MAX_BACKLOG_BYTES", 8 * MIB)
     hub = ExpertHub(lambda steps: None)
     deaf, reader = hub.subscribe(0.0), hub.subscribe(0.5)
@@ -23,13 +25,20 @@ async def test_who_reads_no_experts_is_cut_off_by_bytes(monkeypatch: pytest.Monk
         most = max([most, *(each.size for each in hub._listeners)])
     assert heard == 40
     assert most <= 8 * MIB + 1024
-    assert hub.share == 0.5 and len(hub._listeners) == 1
-    got = [frame async for frame in deaf]
-    assert 6 <= len(got) < 9  # what waited, and then its end
+    waited = [await anext(deaf) for _ in range(7)]
+    assert all(len(frame) > MIB for frame in waited)
+    told = decode_head(await anext(deaf))
+    assert isinstance(told, DroppedHead)
+    assert told.frames == 33 and 33 * MIB < told.size < 34 * MIB
+    # It hears of the next ones again, behind what it missed.
+    for size in (9 * MIB, 1, 2):
+        hub.publish(PingHead(), b"x" * size)
+    assert [len(await anext(deaf)) > 9 * MIB for _ in range(2)] == [True, False]
+    assert [len(await anext(reader)) > 9 * MIB for _ in range(3)] == [True, False, False]
     # A frame that alone is larger than the bound gets through, as nothing else waits.
     hub.publish(PingHead(), b"x" * 9 * MIB)
     assert len(await anext(reader)) > 9 * MIB
-    assert [each.size for each in hub._listeners] == [0]
+    assert sorted(each.size > 0 for each in hub._listeners) == [False, True]
 
 
 def test_lines_that_nobody_takes_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
