@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class MoveBounds:
     """How requests move by themselves. Seconds: from one pass to the next (`every_s`), to a pass
     after a move has ended (`soon_s`), what a move costs before any was made (`price_s`), and
-    between refinements of stages (`refine_s`; 0: none)."""
+    between refinements of stages' bounds, and plans of other stages (`refine_s`, `replan_s`; 0:
+    none)."""
 
     knobs: Knobs
     every_s: float
@@ -23,6 +24,7 @@ class MoveBounds:
     qoe: Qoe | None
     refine_s: float
     refine_weight: float
+    replan_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Decider:
             m.MoveAsked: moves.asked,
             m.MoveEnded: moves.ended,
             m.Seen: moves.seen,
+            m.StagesPlanned: moves.planned,
             m.Empty: moves.empty,
             m.WorkerGreeted: self._greeted,
             m.WorkerHeard: self._heard,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from toolkit.decide.reservation import Reservation
     from toolkit.policies.base import Policy, RequestView
     from toolkit.policies.following import Following
+    from toolkit.policies.stages.layout import Layout
+    from toolkit.policies.stages.replanning import Replanner
     from toolkit.policies.stages.running import Why
     from toolkit.policies.support.expert_locality import Centroids
     from toolkit.policies.support.expert_map import ExpertMap
@@ -127,6 +129,12 @@ class Seen(Struct, frozen=True):
     """All that runs: the answer to `Look`."""
 
     requests: tuple[SeenRequest, ...]
+
+
+class StagesPlanned(Struct, frozen=True):
+    """Better stages for what decodes: the answer to `PlanStages`."""
+
+    layout: Layout
 
 
 class MoveAsked(Struct, frozen=True):
@@ -386,10 +394,20 @@ class MoveKept(Struct, frozen=True):
     ended: bool = False
 
 
-class Refined(Struct, frozen=True):
-    """Stages end at these lengths from now on."""
+class PlanStages(Struct, frozen=True):
+    """Have `planner` plan stages for these (prompt, KV tokens) of all that decodes, not on the
+    event loop; answer with `StagesPlanned` where it finds better ones."""
 
-    bounds: tuple[int, ...]
+    planner: Replanner
+    live: tuple[tuple[int, int], ...]
+    layout: Layout
+    move_s: float
+
+
+class Restaged(Struct, frozen=True):
+    """These are the stages from now on."""
+
+    layout: Layout
 
 
 class Waited(Struct, frozen=True):
@@ -407,9 +425,9 @@ WorkerMessage = (
     | Stepped | Beaten
 )  # fmt: skip
 OperatorMessage = Hold | Empty | MoveAsked | UsePolicy | UseDispatch
-Told = Seen | UseCentroids | UseMaps | Expected | TimePassed
+Told = Seen | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed
 Message = RequestMessage | WorkerMessage | OperatorMessage | Told
 RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse
-MoveDecision = Look | MoveOrder | MoveKept | Refined
+MoveDecision = Look | MoveOrder | MoveKept | PlanStages | Restaged
 Noted = Quarantined | Ejected | Waited | MoveDecision
 Order = RequestOrder | WorkerStuck | HealthChanged | Noted

@@ -156,6 +156,12 @@ class Moves:
             self._run_pass(now)
         self._begin_asked(now)
 
+    def planned(self, message: m.StagesPlanned, now: float) -> None:
+        """Other stages are better."""
+        if self.rebalancing is not None:
+            self.rebalancing.adopt(message.layout)
+            self.orders.append(m.Restaged(message.layout))
+
     def ended(self, message: m.MoveEnded, now: float) -> None:
         """A move is over, or is to be made in another way (`again`)."""
         move = self.under_way.pop(message.request, None)
@@ -228,7 +234,11 @@ class Moves:
             moving.update((move.ask.source, move.target))
         layout = rebalancing.refine(running, now)
         if layout is not None:
-            self.orders.append(m.Refined(layout.bounds))
+            self.orders.append(m.Restaged(layout))
+        now_is, planner = rebalancing.plans(now), rebalancing.replanner
+        if now_is is not None and planner is not None:
+            live = tuple((e.prompt, e.length) for held in running.values() for e in held)
+            self.orders.append(m.PlanStages(planner, live, now_is, rebalancing.price_s))
         for number, source, target, why in rebalancing.run_pass(running, coming, moving, now):
             self._begin(_Ask(0, number, source, (target,), why), target, 0, now)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from toolkit.policies.stages.moving import Instance, Mover, RunningRequest
 from toolkit.policies.stages.refining import Batch, Refiner
+from toolkit.policies.stages.replanning import Replanner
 from toolkit.policies.support.readings import possible, read_ranks
 
 if TYPE_CHECKING:
@@ -46,13 +47,17 @@ class Rebalancing:
         self.bounds = bounds
         self._ranks = ranks
         self._stages = stages
-        self._stage = [0] * len(ranks) if stages is None else stages.stages
         qoe, layout = bounds.qoe, None if stages is None else stages.layout
         quality = None if qoe is None else qoe.batch
         self.mover = Mover(layout, bounds.knobs, lambda length: self.price_s, quality)
         self.refiner = (
             Refiner(layout, qoe, bounds.refine_weight)
             if layout is not None and qoe is not None and bounds.refine_s > 0
+            else None
+        )
+        self.replanner = (
+            Replanner(qoe, len(layout.stages))
+            if layout is not None and qoe is not None and bounds.replan_s > 0
             else None
         )
         self.price_s = bounds.price_s
@@ -63,6 +68,7 @@ class Rebalancing:
         self.refused: Counter[str] = Counter()
         """Moves that did not come about, by how they ended: kept, ended or lost."""
         self._refined_at: float | None = None
+        self._planned_at: float | None = None
 
     def run_pass(
         self,
@@ -106,7 +112,7 @@ class Rebalancing:
             return None
         self._refined_at = now
         batches: list[list[Batch]] = [[] for _ in stages.layout.stages]
-        for stage, rank in zip(self._stage, self._ranks, strict=True):
+        for stage, rank in zip(stages.stages, self._ranks, strict=True):
             if not self._held(rank, now):
                 batch = [(e.prompt, e.length) for e in running.get(rank, ()) if not e.moving]
                 batches[stage].append(batch)
@@ -115,6 +121,26 @@ class Rebalancing:
             return None
         stages.layout = self.mover.layout = layout
         return layout
+
+    def plans(self, now: float) -> Layout | None:
+        """The stages that are to be planned anew, where it is time for that."""
+        stages = self._stages
+        if self.replanner is None or stages is None:
+            return None
+        if self._planned_at is None:
+            self._planned_at = now
+        if now - self._planned_at < self.bounds.replan_s:
+            return None
+        self._planned_at = now
+        return stages.layout
+
+    def adopt(self, layout: Layout) -> None:
+        """Other stages of the same ranks, from now on."""
+        assert self._stages is not None
+        self._stages.use(layout)
+        self.mover.layout = layout
+        if self.refiner is not None and self.bounds.qoe is not None:
+            self.refiner = Refiner(layout, self.bounds.qoe, self.bounds.refine_weight)
 
     def moved(self, stall_s: float, tokens: int, took_s: float) -> None:
         """A move of so many KV tokens has taken so long."""
@@ -147,7 +173,7 @@ class Rebalancing:
             spare = reading.total_tokens - reading.used_tokens - sent
         return Instance(
             rank=place,
-            stage=self._stage[place],
+            stage=0 if self._stages is None else self._stages.stages[place],
             running=tuple(running),
             coming_tokens=coming.get(rank, 0),
             free_tokens=int(room) if room < PLENTY else PLENTY,

@@ -251,6 +251,10 @@ class SimulatedRouter:
                     self._tell(self._seen())
                 case m.MoveOrder():
                     self._move(order)
+                case m.PlanStages():
+                    planned = order.planner.plan(order.live, order.layout, order.move_s)
+                    if planned is not None:
+                        self._tell(m.StagesPlanned(planned))
                 case m.Refuse():
                     raise order.cause or RuntimeError(f"{order.why}: {order.text}")
                 case _:

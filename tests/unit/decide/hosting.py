@@ -25,6 +25,7 @@ MOVES = MoveBounds(
     qoe=None,
     refine_s=0.0,
     refine_weight=0.3,
+    replan_s=0.0,
 )
 BOUNDS = DeciderBounds(
     late=True,

@@ -388,3 +388,27 @@ def test_the_command_says_what_moved(tmp_path: Path) -> None:
     assert found[0]["moved_tokens"] > 3000 and 0 < found[0]["move_stall_mean"] < 0.1
     assert "requests that moved" in done.output
     assert "stall of a move" in " ".join(Page(report.read_text()).words)
+
+
+def test_ranks_change_stages_when_the_lengths_that_run_change() -> None:
+    """Half of the ranks are for the few long requests, until it is planned anew."""
+    model = Rebalance(qoe=(0.005, 1e-4, 0.0, 0.0, 1e-7), mixed=1e-5, replan_s=2.0)
+    stages = ({"upto": 2000, "replicas": 2}, {"replicas": 2})
+    made = Fleet(
+        decode=DecodeFleet(stages=stages, slots=32),  # type: ignore[arg-type]
+        router=RouterFleet(decode_policy="kv_shortest_queue", rebalance=model),
+    )
+    kept: list[Request] = []
+
+    def asked() -> Iterator[Request]:
+        for request in requests(400, 30.0, **LONG):
+            kept.append(request)
+            yield request
+
+    simulation = Simulation(made, COST, asked())
+    to_its_end(simulation)
+    nothing_is_left(kept, simulation)
+    assert simulation.router.stages is not None
+    layout = simulation.router.stages.layout
+    assert layout != made.decode.layout and layout.ranks == 4
+    assert simulation.router.stages.stages == [layout.stage_of_rank(rank) for rank in range(4)]

@@ -14,17 +14,19 @@ def staged(plan: Plan) -> list[Problem]:
     if given is None:
         return []
     problems = []
-    if given.get("refine_s") and "stages" not in config:
+    follow = [name for name in ("refine_s", "replan_s") if given.get(name)]
+    if "stages" not in config:
         repair = "set decode.stages, or remove it"
-        problems.append(Problem(f"{KEY}.refine_s", "there are no stages to refine", repair))
+        for name in follow:
+            problems.append(Problem(f"{KEY}.{name}", "there are no stages to refine", repair))
     if given.get("qoe") is not None:
         return problems
     why = _unusable(plan)
-    if given.get("refine_s"):
+    for name in follow:
         what = f"bounds are found by a QoE fit, and there is none{why and f': {why}'}"
         repair = "set router.profile to a profile that has one, or give qoe: [D0, D1, D2, D3, D4]"
-        problems.append(Problem(f"{KEY}.refine_s", what, repair))
-    elif why:
+        problems.append(Problem(f"{KEY}.{name}", what, repair))
+    if why and not follow:
         what = f"moves are weighed by KV tokens alone: {why}"
         problems.append(Problem("router.profile", what, "leave it so", fatal=False))
     return problems

@@ -88,6 +88,11 @@ class Layout:
         below = self.stages[stage - 1].upto if stage else 0
         return (below or 0) + 1, self.stages[stage].upto
 
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{self.shown(place)} x {stage.replicas}" for place, stage in enumerate(self.stages)
+        )
+
     def shown(self, stage: int) -> str:
         """Its range in words: `1-512`, `513-`."""
         low, high = self.range_of(stage)

@@ -22,13 +22,17 @@ class StageFilter:
     requests wait for it, as they would be slow and slow others elsewhere.
 
     It stands before any policy, so that `composed` reads: stage, locality band, barrier, user.
-    `layout` may be changed to one with other bounds. Source: CascadeInfer, section 3.2; the
-    widening is *ours*.
+    `layout` may be changed to one with other bounds, and by `use` to any of as many ranks. Source:
+    CascadeInfer, section 3.2; the widening is *ours*.
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
         self.counters = StageCounters()
+        self.use(layout)
+
+    def use(self, layout: Layout) -> None:
+        """These stages from now on."""
+        self.layout = layout
         self.stages = [layout.stage_of_rank(rank) for rank in range(layout.ranks)]
         """Of each rank."""
 

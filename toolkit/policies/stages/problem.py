@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -199,6 +200,25 @@ class StageProblem:
         edges = zip([0, *cuts[:-1]], cuts, strict=True)
         found = sum(float(self.cost[k, a, b]) for k, (a, b) in zip(replicas, edges, strict=True))
         return found + sum(float(self.cut[b]) for b in cuts)
+
+    def quality_of(self, layout: Layout) -> float:
+        """Of these stages, their bounds at the buckets' that are nearest. A stage that holds nobody
+        costs nothing."""
+        cuts = [self._bucket_of(bound) for bound in layout.bounds]
+        edges = pairwise([0, *cuts, self._last])
+        found = sum(
+            float(self.cost[stage.replicas, a, b])
+            for stage, (a, b) in zip(layout.stages, edges, strict=True)
+            if a < b and self._people[a, b] > 0
+        )
+        return found + sum(float(self.cut[b]) for b in set(cuts))
+
+    def _bucket_of(self, bound: int) -> int:
+        """Before which bucket a stage up to this length ends."""
+        import numpy as np
+
+        bounds = np.log2(np.asarray(self.population.bounds, dtype=np.float64))
+        return int(np.abs(bounds - np.log2(bound)).argmin()) + 1
 
     def partition(self, cuts: list[int], replicas: list[int]) -> Partition:
         """Of the same stages. ValueError: they cannot keep up."""

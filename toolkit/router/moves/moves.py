@@ -66,6 +66,7 @@ class Moves(WorkerListener):
         self._asked: dict[int, asyncio.Future[MoveOutcome]] = {}
         """Who waits for what becomes of a move."""
         self._asks = 0
+        self._planning: set[asyncio.Task[None]] = set()
         self._reasons: dict[int, list[str]] = {}
         """Of moves under way: why kinds that were tried could not."""
         self.kind: MovesBy = config.moves
@@ -163,10 +164,20 @@ class Moves(WorkerListener):
                 self._begin(order)
             case m.MoveKept():
                 self._not_begun(order)
-            case m.Refined():
-                log.info("stages end at %s now", ", ".join(map(str, order.bounds)))
+            case m.PlanStages():
+                task = asyncio.get_running_loop().create_task(self._plan(order))
+                self._planning.add(task)
+                task.add_done_callback(self._planning.discard)
+            case m.Restaged():
+                log.info("stages are %s now", order.layout)
             case _:
                 pass
+
+    async def _plan(self, order: m.PlanStages) -> None:
+        plan = order.planner.plan
+        layout = await asyncio.to_thread(plan, order.live, order.layout, order.move_s)
+        if layout is not None:
+            self._channel.send(m.StagesPlanned(layout))
 
     def _seen(self, live: Live) -> m.SeenRequest:
         return m.SeenRequest(live.number, live.generated, self.why_not(live) or "")

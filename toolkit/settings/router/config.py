@@ -151,10 +151,13 @@ class RouterConfig(Stuck, Bodies, Waits, Choosing, Access):
     def _moves_have_somewhere_to_go(self) -> RouterConfig:
         if self.rebalance is not None and not self.disaggregated:
             raise ValueError("rebalance moves requests between decode workers: plain ones do both")
-        if self.rebalance is not None and self.rebalance.refine_s and self.rebalance.qoe is None:
-            raise ValueError(
-                "refine_s finds bounds by `qoe`, D_0 to D_4 of a profile: give them, or leave it 0"
-            )
+        given = self.rebalance
+        for name in ("refine_s", "replan_s"):
+            if given is not None and getattr(given, name) and given.qoe is None:
+                raise ValueError(
+                    f"{name} finds bounds by `qoe`, D_0 to D_4 of a profile: give them, or leave "
+                    "it 0"
+                )
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,8 @@ class Rebalance(Section):
 
     `qoe`, D_0 to D_4 of a profile (`toolkit.policies.stages.qoe`), weighs a move's gain against its
     price: what moves stalled their requests so far, at first `move_s`. Without it loads in KV
-    tokens decide. Range refinement (`refine_s`) needs it.
+    tokens decide. Range refinement (`refine_s`) and other stages
+    (`replan_s`) need it.
     """
 
     on: bool = Field(default=True, description="`false`: stages without moves")
@@ -62,6 +63,11 @@ class Rebalance(Section):
     refine_weight: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.3, description="how much of the way a bound goes at a time"
     )
+    replan_s: Share = Field(
+        default=0.0,
+        description="lengths and ranks of stages are planned anew for what decodes, so often; 0: "
+        "they stand",
+    )
     qoe: tuple[float, ...] | None = Field(
         default=None, description="D_0 to D_4; default: the fit of `router.profile`, if it has one"
     )
@@ -87,6 +93,7 @@ class Rebalance(Section):
             qoe=self.model,
             refine_s=self.refine_s,
             refine_weight=self.refine_weight,
+            replan_s=self.replan_s,
         )
 
     @property
