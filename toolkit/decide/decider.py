@@ -88,9 +88,12 @@ class Decider:
     def due(self) -> float | None:
         """When the host is to tell the time; None: nothing waits for it. In the past: as soon as
         all that has happened so far is told."""
-        pool = self.attempts.pool
-        times = (None if pool is None else pool.due, self._timers.due, self.moves.due)
-        return min((at for at in times if at is not None), default=None)
+        pool, due = self.attempts.pool, self._timers.due
+        # Asked after every message: no list is made.
+        for at in (None if pool is None else pool.due, self.moves.due):
+            if at is not None and (due is None or at < due):
+                due = at
+        return due
 
     @property
     def pool(self) -> Pool | None:
