@@ -196,6 +196,7 @@ class Moves:
     def over(self, request: int, now: float) -> None:
         """A request has ended."""
         self._seen.pop(request, None)
+        self._rests.pop(request, None)
         self.under_way.pop(request, None)
         if any(ask.request == request for ask in self._asks):
             self._begin_asked(now)

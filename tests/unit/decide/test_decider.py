@@ -173,7 +173,8 @@ def test_moves_lose_nothing_and_everybody_who_asks_hears_of_it(
     finish(host)
     all_is_over(host, 8)
     assert all(len(how) == 1 for how in host.asked.values())
-    assert not host.decider.moves.under_way
+    moves = host.decider.moves
+    assert not moves.under_way and not moves._asks and not moves._seen and not moves._rests
 
 
 def all_is_over(host: DeciderHost, parked: int) -> None:
