@@ -178,9 +178,8 @@ class Moves:
                 request.calls = [call for call in request.calls if not call.over]
                 if not move.place.over and move.place not in request.calls:
                     request.calls.append(move.place)
-        elif request is not None:
-            again = EMPTY_AGAIN_S if move.ask.why == "drain" else AGAIN_S
-            self._rests[message.request] = now + again
+        else:
+            self._rest(move.ask, now)
         rebalancing = self.rebalancing
         if rebalancing is not None:
             if move.ask.why not in ("asked", "drain"):
@@ -194,10 +193,9 @@ class Moves:
         self._begin_asked(now)
 
     def over(self, request: int, now: float) -> None:
-        """A request has ended."""
+        """A request has ended. What became of its move the host may say later."""
         self._seen.pop(request, None)
         self._rests.pop(request, None)
-        self.under_way.pop(request, None)
         if any(ask.request == request for ask in self._asks):
             self._begin_asked(now)
 
@@ -212,12 +210,13 @@ class Moves:
             self._pass_at = now + self.rebalancing.bounds.every_s
 
     def _ask_to_empty(self) -> None:
-        waiting = {ask.request for ask in self._asks}
+        left_alone = {ask.request for ask in self._asks} | self.under_way.keys()
+        left_alone |= self._rests.keys()
         for number, seen in self._seen.items():
             source = self._rank_of(number)
-            if source is None or source not in self._emptied or seen.stays:
+            if source is None or source not in self._emptied:
                 continue
-            if number not in waiting | self.under_way.keys() | self._rests.keys():
+            if not seen.stays and number not in left_alone:
                 self._asks.append(_Ask(0, number, source, None, "drain"))
 
     def _run_pass(self, now: float) -> None:
@@ -295,7 +294,8 @@ class Moves:
             return f"it is not on {ask.source.name} any more"
         if ask.request in self.under_way:
             return "it is being moved"
-        return self._seen[ask.request].stays or None
+        seen = self._seen.get(ask.request)
+        return "it came to its end first" if seen is None else seen.stays or None
 
     def _go_on(self, move: _UnderWay, message: m.MoveEnded, now: float) -> None:
         """The same move, in the host's next way."""
@@ -319,10 +319,14 @@ class Moves:
         self.orders.append(m.MoveOrder(ask.request, target, place, ask.why, ask.number, way))
 
     def _kept(self, ask: _Ask, reason: str, now: float) -> None:
+        self._rest(ask, now)
         ended = ask.request not in self._requests
-        if ask.why != "asked" and not ended:
-            self._rests[ask.request] = now + (EMPTY_AGAIN_S if ask.why == "drain" else AGAIN_S)
         self.orders.append(m.MoveKept(ask.request, ask.number, ask.why, reason, ended))
+
+    def _rest(self, ask: _Ask, now: float) -> None:
+        """It is left alone for a while; but whoever asks for it is heard."""
+        if ask.why != "asked" and ask.request in self._requests:
+            self._rests[ask.request] = now + (EMPTY_AGAIN_S if ask.why == "drain" else AGAIN_S)
 
     # ---- what is known of a request ----
 
