@@ -145,8 +145,8 @@ def test_the_plan_names_every_step_in_order_and_adds_up() -> None:
 
 
 def test_unknown_steps_are_refused_and_others_keep_their_order() -> None:
-    assert [step.name for step in chosen("experts,outputs")] == ["outputs", "experts"]
-    with pytest.raises(GpuCheckError, match="nonsense is none of outputs"):
+    assert [step.name for step in chosen("outputs,experts")] == ["experts", "outputs"]
+    with pytest.raises(GpuCheckError, match="nonsense is none of migrate"):
         chosen("nonsense")
     assert main(["--again", "nonsense", "--device", "cpu"]) == 1
 
