@@ -100,7 +100,8 @@ GAINS = (
     ),
     Gain(
         "Preemption (`preempt: strict`)",
-        "the best of shortest first and SGLang's priorities, each in four chunk sizes",
+        "the best of latency-sensitive first without stops, shortest first and SGLang's priorities,"
+        " each in four chunk sizes",
         "latency-sensitive TTFT {ls_ttft_ratio_best!} times, best-effort tokens/s"
         " {be_throughput_ratio_best!} times",
         "against order of arrival: TTFT {ls_ttft_ratio_fcfs!} times, best-effort tokens/s"
@@ -108,8 +109,8 @@ GAINS = (
         CPU,
         "gains.md#preemption",
         "preempt",
-        "--parts closed,calm",
-        "tests.benchmarks.preempt --parts closed,calm",
+        "--share 0.3",
+        "tests.benchmarks.preempt --rounds 10 --requests 70 --share 0.3 --parts closed,calm",
     ),
     Gain(
         "Preemption, ten prompts of 24,576 tokens",
