@@ -7,6 +7,7 @@ from typing import Any, Self
 
 _TEXTS = ("content", "reasoning_content")
 _LISTS = ("token_ids", "prompt_token_ids")
+_NO_OUTPUT = frozenset({"role", "finish", "usage"})
 _LOGPROB_LISTS = ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset", "refusal")
 
 
@@ -35,21 +36,25 @@ class Progress:
 
     @property
     def has_output(self) -> bool:
-        """True when some generated text went out, not only a role."""
-        return self.tokens > 0 or any(size for key, size in self.sizes.items() if key != "role")
+        """True when some generated text went out, not only a role or an end."""
+        return self.tokens > 0 or any(
+            size for key, size in self.sizes.items() if key not in _NO_OUTPUT
+        )
 
     def see(self, event: dict[str, Any], cut: Progress | None = None) -> bool:
         """Count an event; with `cut`, first drop from it what `cut` says was sent.
 
         Changes `event` in place. Returns False when nothing of it is left to send.
         """
-        left = False
-        for choice in event.get("choices") or ():
+        choices, left = event.get("choices"), False
+        if not choices:
+            return self._once("usage", cut) if event.get("usage") else True
+        for choice in choices:
             left = self._choice(choice, cut) or left
-        return left or not event.get("choices")
+        return left
 
     def _choice(self, choice: dict[str, Any], cut: Progress | None) -> bool:
-        left = choice.get("finish_reason") is not None
+        left = choice.get("finish_reason") is not None and self._once("finish", cut)
         left = self._text(choice, "text", "text", cut) or left
         delta = choice.get("delta")
         if isinstance(delta, dict):
@@ -118,7 +123,7 @@ class Progress:
     ) -> bool:
         """`see` for /generate, whose events hold everything so far unless `incremental`."""
         meta = event.get("meta_info") or {}
-        finished = meta.get("finish_reason") is not None
+        finished = meta.get("finish_reason") is not None and self._once("finish", cut)
         if incremental:
             left = self._text(event, "text", "text", cut)
             left = self._list(event, "output_ids", "output_ids", cut) or left

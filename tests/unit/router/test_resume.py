@@ -40,6 +40,8 @@ def chat_events(
     ]  # fmt: skip
     events.append({"id": ident, "created": len(ident),
                    "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})  # fmt: skip
+    usage = {"completion_tokens": 7}
+    events.append({"id": ident, "created": len(ident), "choices": [], "usage": usage})
     return events
 
 
@@ -50,8 +52,9 @@ def encode(event: dict[str, Any]) -> bytes:
 def read(events: list[dict[str, Any]]) -> dict[str, Any]:
     """What a client puts together."""
     out: dict[str, Any] = {"content": "", "reasoning_content": "", "arguments": ""}
-    out |= {"roles": 0, "names": [], "finish": []}
+    out |= {"roles": 0, "names": [], "finish": [], "usage": []}
     for event in events:
+        out["usage"] += [event["usage"]] if "usage" in event else []
         for choice in event["choices"]:
             delta = choice["delta"]
             out["roles"] += bool(delta.get("role"))
@@ -73,7 +76,7 @@ def test_chat_streams_go_on_seamlessly(
     original = data.draw(chat_events(reasoning, content, arguments, "first"))
     replay = data.draw(chat_events(reasoning, content, arguments, "second"))
     whole = read(copy.deepcopy(original))
-    broken_at = data.draw(st.integers(1, len(original) - 1))
+    broken_at = data.draw(st.integers(1, len(original)))
     sent = Sent("chat")
     sent.FOLD_BYTES = data.draw(st.sampled_from([1, 300, 10**6]))
     got = original[:broken_at]
@@ -91,8 +94,6 @@ def test_chat_streams_go_on_seamlessly(
         for cut in rest:
             sent.add(cut)
             got = [*got, parse_event(cut)]
-        if any(choice["finish_reason"] for event in got for choice in event["choices"]):
-            break
     result = read(got)
     assert result == whole
     assert {event["id"] for event in got} == {"first"}
@@ -106,11 +107,11 @@ def test_completions_with_logprobs(data: st.DataObject, text: Any) -> None:
     def stream(parts: list[str]) -> list[dict[str, Any]]:
         return [
             {"id": "x", "created": 1, "choices": [{
-                "index": 0, "text": part, "finish_reason": None,
+                "index": 0, "text": part, "finish_reason": "stop" if last else None,
                 "logprobs": {"tokens": list(part), "token_logprobs": [0.5] * len(part),
                              "top_logprobs": [], "text_offset": [-1] * len(part)},
             }]}
-            for part in parts
+            for part, last in [*((part, False) for part in parts), ("", True)]
         ]  # fmt: skip
 
     original, replay = stream(data.draw(parts_of(text))), stream(data.draw(parts_of(text)))
@@ -126,6 +127,7 @@ def test_completions_with_logprobs(data: st.DataObject, text: Any) -> None:
     choices = [event["choices"][0] for event in got]
     assert "".join(choice["text"] for choice in choices) == text
     assert [t for choice in choices for t in choice["logprobs"]["tokens"]] == tokens
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
 
 
 @st.composite
@@ -157,6 +159,10 @@ def test_generate_cumulative_never_goes_back(data: st.DataObject, count: int) ->
         range(broken + 1, count + 1)
     )
     assert all(present(each)["meta_info"]["id"] == "a" for each in got)
+    # Its worker dies between the end and [DONE]: the next one's end is no second one.
+    sent.add(end)
+    late = Trimmer("generate", sent.progress())
+    assert late.cut(encode(event(count, "c", {"type": "length"}))) is None
 
 
 @given(st.data(), st.text(max_size=30))
@@ -164,8 +170,9 @@ def test_generate_incremental(data: st.DataObject, text: str) -> None:
     def stream(parts: list[str]) -> list[dict[str, Any]]:
         return [
             {"text": part, "output_ids": [ord(c) for c in part],
-             "meta_info": {"id": "a", "completion_tokens": 0, "finish_reason": None}}
-            for part in parts
+             "meta_info": {"id": "a", "completion_tokens": 0,
+                           "finish_reason": {"type": "stop"} if last else None}}
+            for part, last in [*((part, False) for part in parts), ("", True)]
         ]  # fmt: skip
 
     original, replay = stream(data.draw(parts_of(text))), stream(data.draw(parts_of(text)))
@@ -180,6 +187,7 @@ def test_generate_incremental(data: st.DataObject, text: str) -> None:
             got = [*got, parse_event(cut)]  # type: ignore[list-item]
     assert "".join(event["text"] for event in got) == text
     assert [i for event in got for i in event["output_ids"]] == [ord(c) for c in text]
+    assert sum(event["meta_info"]["finish_reason"] is not None for event in got) == 1
 
 
 def test_done_and_comments_are_no_json() -> None:
