@@ -47,7 +47,6 @@ from toolkit.settings.load import load_deployment
 MEASURES = (
     "toolkit/policies/stages",
     "toolkit/router/moves",
-    "toolkit/router/stages.py",
     "toolkit/decide",
     "patches/move",
 )

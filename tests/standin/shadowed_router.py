@@ -76,9 +76,9 @@ class Shadow:
         match message:
             case m.UsePolicy():
                 return m.UsePolicy(message.side, _fresh(message.policy, message.side))
-            case m.Progressed():
+            case m.TokensCame():
                 known = self.reservations
-                return m.Progressed(tuple((known[call], n) for call, n in message.tokens))
+                return m.TokensCame(tuple((known[call], n) for call, n in message.tokens))
         changed = {
             name: self.reservations[value]
             for name, value in structs.asdict(message).items()

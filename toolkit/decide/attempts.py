@@ -112,7 +112,7 @@ class Attempts:
             for name in self.retries.blame(request, now):
                 self.orders.append(m.Ejected(name))
 
-    def progressed(self, message: m.Progressed, now: float) -> None:
+    def tokens_came(self, message: m.TokensCame, now: float) -> None:
         for reservation, tokens in message.tokens:
             if not reservation.over:
                 reservation.count(tokens)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.decide import messages as m
 from toolkit.decide.attempts import Attempts
 from toolkit.decide.choosing import Chooser
-from toolkit.decide.moves import Moves
+from toolkit.decide.moves import MoveDecider
 from toolkit.decide.requests import Due, Wait
 from toolkit.decide.timers import Timers
 from toolkit.decide.watchdog import Health
@@ -37,19 +37,19 @@ class Decider:
         self._timers: Timers[Due] = Timers()
         self.choosing = Chooser(ranks, bounds.eject_share, bounds.kept_back, stages)
         self.attempts = attempts = Attempts(self.choosing, bounds, self._timers)
-        self.moves = moves = Moves(self.choosing, attempts.requests, bounds)
+        self.moves = moves = MoveDecider(self.choosing, attempts.requests, bounds)
         self._takes: dict[type[m.Message], Callable[[Any, float], None]] = {
             m.Arrive: attempts.arrive,
             m.NextAttempt: attempts.go_on,
             m.Prefilled: attempts.prefilled,
             m.Proven: attempts.proven,
-            m.Progressed: attempts.progressed,
+            m.TokensCame: attempts.tokens_came,
             m.CallReleased: attempts.released,
             m.Failed: attempts.failed,
             m.RequestEnded: self._request_ended,
             m.MoveAsked: moves.asked,
             m.MoveEnded: moves.ended,
-            m.Seen: moves.seen,
+            m.RunningSeen: moves.seen,
             m.StagesPlanned: moves.planned,
             m.Empty: moves.empty,
             m.WorkerGreeted: self._greeted,

@@ -109,7 +109,7 @@ class Failed(Struct, frozen=True):
     digest: bytes
 
 
-class Progressed(Struct, frozen=True):
+class TokensCame(Struct, frozen=True):
     """Tokens that have come of streams since the last such message, by the calls that they came
     from: those whose `Reservation.counts` says that somebody wants to know."""
 
@@ -125,7 +125,7 @@ class SeenRequest(NamedTuple):
     stays: str
 
 
-class Seen(Struct, frozen=True):
+class RunningSeen(Struct, frozen=True):
     """All that runs: the answer to `Look`."""
 
     requests: tuple[SeenRequest, ...]
@@ -369,7 +369,7 @@ class HealthChanged(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """Say what runs: answer with `Seen`."""
+    """Say what runs: answer with `RunningSeen`."""
 
 
 class MoveOrder(Struct, frozen=True):
@@ -417,7 +417,7 @@ class Waited(Struct, frozen=True):
 
 
 RequestMessage = (
-    Arrive | NextAttempt | Prefilled | Proven | Progressed | CallReleased | Failed | MoveEnded
+    Arrive | NextAttempt | Prefilled | Proven | TokensCame | CallReleased | Failed | MoveEnded
     | RequestEnded
 )  # fmt: skip
 WorkerMessage = (
@@ -425,7 +425,7 @@ WorkerMessage = (
     | Stepped | Beaten
 )  # fmt: skip
 OperatorMessage = Hold | Empty | MoveAsked | UsePolicy | UseDispatch
-Told = Seen | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed
+Told = RunningSeen | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed
 Message = RequestMessage | WorkerMessage | OperatorMessage | Told
 RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse
 MoveDecision = Look | MoveOrder | MoveKept | PlanStages | Restaged

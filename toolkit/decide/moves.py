@@ -1,8 +1,8 @@
 """Which running requests go on on another rank: by stages and load, to empty a rank, as asked.
 
-A host answers `Look` with `Seen`: what runs, how far it is, and what cannot go on elsewhere. What
-is then to move it hears as `MoveOrder`, each with a place that is kept on the target, and answers
-with `MoveEnded`.
+A host answers `Look` with `RunningSeen`: what runs, how far it is, and what cannot go on elsewhere.
+What is then to move it hears as `MoveOrder`, each with a place that is kept on the target, and
+answers with `MoveEnded`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _UnderWay:
     place: Reservation
 
 
-class Moves:
+class MoveDecider:
     """Whom the host is to move. `orders` are those that followed since they were taken."""
 
     def __init__(
@@ -145,7 +145,7 @@ class Moves:
             self._asks = [ask for ask in asks if ask.why != "drain" or ask.source in emptied]
             self._empty_at = self._empty_at if emptied else None
 
-    def seen(self, message: m.Seen, now: float) -> None:
+    def seen(self, message: m.RunningSeen, now: float) -> None:
         """What runs: move what is to move."""
         self._seen = {each.request: each for each in message.requests}
         self._rests = {number: until for number, until in self._rests.items() if until > now}

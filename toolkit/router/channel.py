@@ -81,7 +81,7 @@ class Channel:
         decider, now = self.decider, monotonic() if now is None else now
         if self._came:  # before all that is decided by it
             came, self._came = self._came, {}
-            decider.on(m.Progressed(tuple(came.items())), now)
+            decider.on(m.TokensCame(tuple(came.items())), now)
         orders = decider.on(message, now)
         if orders:
             self._orders += orders

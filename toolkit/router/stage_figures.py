@@ -13,7 +13,7 @@ from toolkit.router.collectors import PREFIX
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from toolkit.decide.moves import Moves
+    from toolkit.decide.moves import MoveDecider
     from toolkit.decide.rebalancing import Rebalancing
     from toolkit.policies.stages.narrowing import StageFilter
     from toolkit.router.known_workers import KnownWorkers
@@ -45,7 +45,7 @@ def describe(stages: StageFilter) -> list[dict[str, Any]]:
     ]
 
 
-def of_passes(moves: Moves) -> dict[str, Any]:
+def of_passes(moves: MoveDecider) -> dict[str, Any]:
     """What passes over all ranks did; empty where none are made."""
     rebalancing = moves.rebalancing
     if rebalancing is None:

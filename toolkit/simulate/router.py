@@ -209,7 +209,7 @@ class SimulatedRouter:
         place = order.reservation
         self.moves.begin(running.request, source.rank, target.rank, place, order.why)
 
-    def _seen(self) -> m.Seen:
+    def _seen(self) -> m.RunningSeen:
         """All that decodes, or waits to."""
         seen: list[m.SeenRequest] = []
         for number, running in self._running.items():
@@ -220,7 +220,7 @@ class SimulatedRouter:
             said = state.loop.said(request) if runs else request.generated
             stays = "" if runs and request.first_token == request.first_token else "it waits"
             seen.append(m.SeenRequest(number, said, stays))
-        return m.Seen(tuple(seen))
+        return m.RunningSeen(tuple(seen))
 
     # ---- the decider ----
 

@@ -131,7 +131,7 @@ class DeciderHost:
                 calls = [m.CallReleased(call, "unknown", False) for call in running.calls]
                 return [*calls, self._over(running, order.why)]
             case m.Look():
-                return [m.Seen(tuple(map(seen, self.running.values())))]
+                return [m.RunningSeen(tuple(map(seen, self.running.values())))]
             case m.MoveOrder():
                 running = self.running[order.request]
                 assert running.move is None and running.decode is not None

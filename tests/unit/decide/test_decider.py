@@ -70,7 +70,7 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
         elif what == "heard":
             host.tell(m.WorkerHeard(worker))
         elif what == "count" and one is not None and one.decode is not None and one.decode.counts:
-            host.tell(m.Progressed(((one.decode, which + 1),)))
+            host.tell(m.TokensCame(((one.decode, which + 1),)))
             one.generated += which + 1
         elif what == "begin":
             begun = host.arrive(50 * which + 1)

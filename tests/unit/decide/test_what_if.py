@@ -122,7 +122,9 @@ def test_it_is_what_the_other_policy_does_in_the_same_traffic(
     assert found.recorded == recorded_side
     assert found.other == play(other, seed)[0]
     assert found.decisions == 150 and found.sent == 150
-    assert (found.same == 150) == (name == other or found.other.placed == found.recorded.placed)
+    assert found.same == 150 or name != other
+    # Two policies may place as many on each rank without choosing alike.
+    assert found.same < 150 or found.other.placed == found.recorded.placed
 
 
 @pytest.mark.parametrize("other", ["br0", "pooled@shortest_queue"])

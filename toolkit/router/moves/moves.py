@@ -159,7 +159,7 @@ class Moves(WorkerListener):
         """What the decider wants to see, or to have moved."""
         match order:
             case m.Look():
-                self._channel.send(m.Seen(tuple(map(self._seen, self._live.values()))))
+                self._channel.send(m.RunningSeen(tuple(map(self._seen, self._live.values()))))
             case m.MoveOrder():
                 self._begin(order)
             case m.MoveKept():

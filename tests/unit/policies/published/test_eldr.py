@@ -56,9 +56,9 @@ def chosen(name: str, case: Case) -> int:
         (Case((0.9, 0.85, 0.6), (5, 4, 0)), 1, 1, 2),
         # No slot is free anywhere, no queue is above the mean of 4: all take the nearest.
         (Case((0.9, 0.5), (4, 4), slots=4), 0, 0, 0),
-        # Now w1 has a slot. Paper: the band is w0 alone. Program: w0 and w1, 3 < 4. Ours passes
-        # over w0, which is full.
-        (Case((0.9, 0.5), (4, 3), slots=4), 0, 1, 1),
+        # Now w1 has a slot. Paper: the band is w0 alone. Program: w0 and w1, 3 < 4. Ours: mean
+        # 3.5, unit 1.75: 0.9 - 0.5/1.75 = 0.61, and w1 at 0.5 is farther.
+        (Case((0.9, 0.5), (4, 3), slots=4), 0, 1, 0),
         # The same signature runs on w1: ours holds it for as near as 1.0, nearer than 0.9, and of
         # equal queues the nearer one decides. For the others w1 stays at 0.5.
         (Case((0.9, 0.5), (1, 1), resident=1), 0, 0, 1),
