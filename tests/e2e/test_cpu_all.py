@@ -124,7 +124,7 @@ async def test_experts_move_while_it_answers(up: Running, reference: Reference) 
 
     serving = asyncio.create_task(load())
     try:
-        told = await relocate(up, url)
+        told = await relocate(up, url, "--tokens", "1152")
     finally:
         watching = False
         await serving
