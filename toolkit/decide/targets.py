@@ -73,7 +73,10 @@ class Targets:
             return f"no other worker has a slot and {length} KV tokens free"
         views = [rank.view(now, ok) for rank, ok in zip(ranks, room, strict=True)]
         policy = choosing.policy(role)
-        decision = policy.choose(views, view)
+        try:
+            decision = policy.choose(views, view)
+        except Exception as error:  # its own text may hold anything
+            return f"policy {policy.name} failed ({type(error).__name__})"
         if decision is None or not room[decision.index]:
             return f"policy {policy.name} chose none of the others"
         return ranks[decision.index]

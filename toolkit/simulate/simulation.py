@@ -27,9 +27,6 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.router import RouterTimes, SimulatedRouter
 from toolkit.simulate.workers import WorkerBuilder
 
-LINE = 100_000
-"""KV tokens by which the speed of a line is told."""
-
 
 @dataclass(frozen=True)
 class Window:

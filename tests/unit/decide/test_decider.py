@@ -355,3 +355,21 @@ def test_a_suspect_with_a_prefill_worker_takes_the_decode_worker_that_is_free() 
         host.fail(request, request.prefill, "answer")
     finish(host)
     assert [host.ended[request.number] for request in requests] == [["served"]] * 3
+
+
+def test_a_policy_that_fails_leaves_nobody_who_asks_for_a_move_without_a_word() -> None:
+    host = DeciderHost(1, 2, slots=8, parked=8)
+    requests = [host.arrive() for _ in range(2)]
+    for request in requests:
+        host.prefilled(request)
+    for name in host.ranks.workers:
+        host.read(name)
+    host.settle()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError
+
+    host.decider.choosing.policies["decode"].choose = fails  # type: ignore[method-assign, assignment]
+    for request in requests:
+        host.ask(request, None)
+    assert list(host.asked.values()) == [["kept"], ["kept"]]

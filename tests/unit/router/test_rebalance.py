@@ -13,6 +13,7 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, run, text_of
 from tests.unit.router.house import House
 from tests.unit.router.house import run as run_house
+from toolkit.decide import messages as m
 from toolkit.decide.rebalancing import Rebalancing
 from toolkit.policies.stages.layout import Layout
 from toolkit.policies.stages.running import Instance
@@ -185,6 +186,34 @@ def test_bounds_are_refined_and_policies_see_them() -> None:
         assert rebalancing.refine({}, 12.0) is None, "it is not time yet"
         assert present(rebalancing.refine({}, 12.6)).bounds == (70,)
         assert rebalancing.mover.layout is stages.layout
+
+    run_house(check)
+
+
+def test_stages_are_planned_beside_the_loop_and_taken() -> None:
+    async def check() -> None:
+        house, rebalancing = _rebalancing(
+            stages=[{"upto": 100}, {}],
+            rebalance={"replan_s": 5.0, "qoe": [1e-3, 1e-5, 0, 0, 1e-6], "mixed": 1e-5},
+        )
+        stages, planner = house.channel.decider.choosing.stages, present(rebalancing.replanner)
+        assert stages is not None
+        live = tuple((1, length) for length in (*range(300, 500, 8), *range(4000, 8000, 160)))
+        order = m.PlanStages(planner, live, stages.layout, 0.0)
+        house.dispatcher.moves.note(order)
+        while stages.layout == order.layout:
+            await asyncio.sleep(0.01)
+        assert stages.layout.ranks == 2 and rebalancing.mover.layout is stages.layout
+
+        def fails(*_: object) -> None:
+            raise RuntimeError
+
+        planner.plan = fails  # type: ignore[method-assign, assignment]
+        before = stages.layout
+        house.dispatcher.moves.note(order)
+        (task,) = house.dispatcher.moves._planning
+        await task
+        assert stages.layout is before
 
     run_house(check)
 

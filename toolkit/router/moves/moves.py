@@ -15,6 +15,7 @@ from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Kind, Live
 from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
+from toolkit.router.quiet import where
 from toolkit.router.worker import Rank
 from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.choosing import MovesBy
@@ -175,7 +176,11 @@ class Moves(WorkerListener):
 
     async def _plan(self, order: m.PlanStages) -> None:
         plan = order.planner.plan
-        layout = await asyncio.to_thread(plan, order.live, order.layout, order.move_s)
+        try:
+            layout = await asyncio.to_thread(plan, order.live, order.layout, order.move_s)
+        except Exception as error:  # the stages stay, and there is a next time
+            log.error("stages were not planned: %s", where(error))
+            return
         if layout is not None:
             self._channel.send(m.StagesPlanned(layout))
 
