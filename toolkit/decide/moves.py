@@ -204,10 +204,11 @@ class MoveDecider:
     def _look(self, now: float) -> None:
         """Have the host say what runs. The next look does not wait for that."""
         self.orders.append(m.Look())
-        self._empty_at = now + EMPTY_LOOK_S if self._emptied else None
+        least_s = PARTS * self.pass_s
+        self._empty_at = now + max(EMPTY_LOOK_S, least_s) if self._emptied else None
         if self.rebalancing is not None and self._pass_at is not None and self._pass_at <= now:
             self._passes = True
-            self._pass_at = now + self.rebalancing.bounds.every_s
+            self._pass_at = now + max(self.rebalancing.bounds.every_s, least_s)
 
     def _ask_to_empty(self) -> None:
         left_alone = {ask.request for ask in self._asks} | self.under_way.keys()

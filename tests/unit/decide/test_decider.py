@@ -373,3 +373,14 @@ def test_a_policy_that_fails_leaves_nobody_who_asks_for_a_move_without_a_word() 
     for request in requests:
         host.ask(request, None)
     assert list(host.asked.values()) == [["kept"], ["kept"]]
+
+
+def test_passes_that_take_long_are_made_more_seldom() -> None:
+    host = DeciderHost(1, 2, bounds=replace(BOUNDS, moves=MOVES))
+    waits = []
+    for took_s in (0.0, 0.0, 0.1):
+        assert host.decider.due is not None
+        host.now = host.decider.due
+        host.tell(m.TimePassed(took_s))
+        waits.append(host.decider.due - host.now)
+    assert waits == pytest.approx([MOVES.every_s, MOVES.every_s, 20 * 0.1])
