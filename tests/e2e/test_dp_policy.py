@@ -110,7 +110,8 @@ def test_outputs_are_a_plain_servers_and_both_ranks_serve(
 ) -> None:
     asked = prompts("equal", 16)
     served = calls.run(ask_all(balanced.router_url, [body(ids) for ids in asked], 6))
-    assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
+    said = [each.ids for each in served]
+    assert said == reference.greedy_each(asked, TOKENS, said)
     assert {each.rank for each in served} == {0, 1}
 
 
@@ -155,8 +156,9 @@ def test_br_h_counts_tokens_and_learns_from_ends(balanced: Running, reference: R
     url, asked = balanced.router_url, prompts("brh", 10)
     served = calls.run(ask_all(url, [body(ids, 60) for ids in asked], 5))
     streamed = calls.run(calls.all_of(url, [calls.greedy(asked[0], 60, stream=True)], 1))
-    assert [each.ids for each in served] == [reference.greedy(ids, 60) for ids in asked]
-    assert [answer.ids for answer in streamed] == [reference.greedy(asked[0], 60)]
+    said = [each.ids for each in served]
+    assert said == reference.greedy_each(asked, 60, said)
+    assert [answer.ids for answer in streamed] == [reference.greedy(asked[0], 60, said[0])]
     lines = [json.loads(line) for line in recorded.read_text().splitlines()[before:]]
     counted: Counter[str] = Counter()
     for line in lines:
@@ -182,7 +184,8 @@ def test_a_server_that_was_killed_is_back_with_its_policy(
     assert "crash diagnostics" not in (balanced.run_dir / f"{worker.name}.log").read_text()
     asked = prompts("again", 8)
     served = calls.run(ask_all(balanced.router_url, [body(ids) for ids in asked], 4))
-    assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
+    said = [each.ids for each in served]
+    assert said == reference.greedy_each(asked, TOKENS, said)
     assert {each.rank for each in served} == {0, 1}
 
 
@@ -226,7 +229,8 @@ def test_behind_sglangs_router_prefill_and_decode_have_policies(
     with start(tmp_path, router="sglang", **roles) as up:
         asked = prompts("pd", 16)
         served = calls.run(ask_all(up.router_url, [body(ids) for ids in asked], 4))
-    assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
+    said = [each.ids for each in served]
+    assert said == reference.greedy_each(asked, TOKENS, said)
     assert {each.rank for each in served} == {0, 1}
     for side in ("prefill", "decode"):
         made = decisions(tmp_path, side)
@@ -269,7 +273,8 @@ def test_eldr_inside_decode_waits_for_signatures(tmp_path: Path, reference: Refe
         calls.run(calls.until(heard, "the decode worker hears of prefills"))
         asked = prompts("eldr", 16)
         served = calls.run(ask_all(up.router_url, [body(ids) for ids in asked], 4))
-    assert [each.ids for each in served] == [reference.greedy(ids, TOKENS) for ids in asked]
+    said = [each.ids for each in served]
+    assert said == reference.greedy_each(asked, TOKENS, said)
     expected = nearest(reference, asked, 2)
     assert [each.rank for each in served] == expected
     assert ranks_of(decisions(tmp_path, "prefill")) == {0, 1}

@@ -72,8 +72,6 @@ def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(
     pid = victim(impatient, "decode-1", "scheduler")
     asked = prompts("first", 16)
     parts = asked + prompts("parts", PARTS - len(asked))
-    all_expected = [reference.greedy(ids, TOKENS) for ids in parts]
-    expected = all_expected[: len(asked)]
     batches: list[list[tuple[str, list[int]]]] = []
 
     def said(what: str) -> bool:
@@ -109,6 +107,8 @@ def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(
     answers = calls.run(scenario())
     assert said("failed."), "no transfer failed: this run proved nothing"
     assert [answer.error for answer in answers if answer.error] == []
+    all_expected = reference.greedy_each(parts, TOKENS, [ids for _, ids in batches[0]])
+    expected = all_expected[: len(asked)]
     wrong = [n for n, answer in enumerate(answers) if answer.ids != expected[n % len(asked)]]
     assert wrong == []
     whole = [(f"job-{n}", ids) for n, ids in enumerate(all_expected)]

