@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -62,6 +63,12 @@ def right(answers: dict[str, calls.Answer], reference: Reference, tokens: int = 
         assert answer.ids == reference.greedy(calls.prompt(name, CONTEXT), tokens, answer.ids), name
 
 
+async def down(deployment: Running, name: str) -> bool:
+    """Whether the router has given a decode worker up."""
+    rows = (await state(deployment.router_url))["workers"]
+    return not next(row["healthy"] for row in rows if row["name"] == name)
+
+
 def empty(deployment: Running) -> None:
     """No request and no KV is left on any decode worker."""
 
@@ -78,8 +85,9 @@ def empty(deployment: Running) -> None:
     calls.run(calls.until(is_empty, "nothing is left on decode workers"))
 
 
+@pytest.mark.parametrize("given_up", [False, True], ids=["a moment", "given up"])
 def test_a_target_that_stands_still_costs_nothing(
-    deployment: Running, reference: Reference
+    deployment: Running, reference: Reference, given_up: bool
 ) -> None:
     """It never says where the KV is to go, so its places are used up, or the request ends: the
     source has gone on all the time."""
@@ -93,6 +101,8 @@ def test_a_target_that_stands_still_costs_nothing(
             os.kill(pid, signal.SIGSTOP)
             try:
                 told = await streams.move("still", target)
+                if given_up:
+                    await calls.until(partial(down, deployment, target), "it is given up")
             finally:
                 os.kill(pid, signal.SIGCONT)
             assert told["outcome"] in ("kept", "ended"), told

@@ -53,6 +53,8 @@ class Ledger:
         self.reading: dict[str, int] | None = None
         """As it came."""
         self.read_at = 0.0
+        self._before: dict[str, int] | None = None
+        """The last reading of a worker that is gone."""
         self._busy_since = 0.0
         self._leases = 0
         self._events: deque[_Event] = deque()
@@ -98,10 +100,19 @@ class Ledger:
 
     def forget(self) -> None:
         """The worker is gone; if it comes back, it has nothing of what was sent."""
-        self.reading = None
+        self._before, self.reading = self.reading or self._before, None
         self._sent.clear()
         self._gone.clear()
         self._events.clear()
+
+    def recall(self) -> None:
+        """The worker is back, and has the same process: it publishes what changes, so that its last
+        reading holds until then."""
+        self.reading, self._before = self.reading or self._before, None
+
+    def renew(self) -> None:
+        """Another process computes there, or it says everything anew."""
+        self._before = None
 
     def load(self, now: float, heard_at: float) -> Load | None:
         """None without a reading, or when it is too old. `heard_at`: the last sign of life of the

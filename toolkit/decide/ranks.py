@@ -137,6 +137,7 @@ class RankState:
 
     def begin_anew(self) -> None:
         """Another process computes there now."""
+        self.ledger.renew()
         self.watchdog = Watchdog(self.bounds)
         self.health = Health.HEALTHY
 
@@ -197,6 +198,9 @@ class WorkerState:
         if self.healthy or self.stuck_since is not None:
             return False
         self.healthy = True
+        if self.tells_prefills:  # one that does not is asked for its load again and again
+            for rank in self.ranks:
+                rank.ledger.recall()
         return True
 
     def held_up(self, now: float) -> bool:

@@ -121,6 +121,26 @@ def test_a_prefill_rank_may_be_quiet_while_requests_are_parked_there() -> None:
     assert ledger.load(100.0, heard_at=0.1) is None
 
 
+def test_a_worker_that_is_back_with_the_same_process_says_nothing_until_something_changes() -> None:
+    ledger = Ledger(complete=True)
+    ledger.read(reading(0, 0), 0.0)
+    for _ in range(2):
+        ledger.forget()
+        ledger.forget()
+        assert ledger.load(1.0, heard_at=1.0) is None
+        ledger.recall()
+        assert held(ledger, 1.0) == (0, 0)
+    ledger.forget()
+    ledger.renew()
+    ledger.recall()
+    assert ledger.load(1.0, heard_at=1.0) is None, "another process computes there"
+    ledger.read(reading(2, 50), 1.0)
+    ledger.forget()
+    ledger.read(reading(1, 20), 2.0)
+    ledger.recall()
+    assert held(ledger, 2.0) == (1, 20), "it has said something since"
+
+
 def test_an_impossible_reading_reaches_the_policy_as_it_is() -> None:
     ledger, _ = started(100)
     ledger.read(reading(1, -7), 2.5)
