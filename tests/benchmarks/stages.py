@@ -174,6 +174,7 @@ def rebalance(case: Case) -> Rebalance | None:
         qoe=llama.qoe(case.mode == "plain").coefficients,
         mixed=mixed,
         refine_s=0.0 if case.arm in BALANCED else REFINE_S,
+        replan_s=0.0,
         over=1e9 if case.arm in BALANCED[1:] else 0.25,
     )
 

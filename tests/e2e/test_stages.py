@@ -56,7 +56,8 @@ def test_requests_that_outgrow_their_stage_go_on_in_the_next(
 
     # Bounds that short answers of a test outgrow, and looks that see them in time.
     bounds = {"stages": [{"upto": UPTO}, {}]}
-    short = shipped("cpu-stages", decode=bounds, router={"rebalance": {"every_s": 0.05}})
+    moves = {"every_s": 0.05, "refine_s": 0, "replan_s": 0}
+    short = shipped("cpu-stages", decode=bounds, router={"rebalance": moves})
     with deployed(short, tmp_path) as up:
         answers, after = calls.run(main(up))
     assert [answer.error for answer in answers] == [""] * len(bodies)
@@ -70,6 +71,36 @@ def test_requests_that_outgrow_their_stage_go_on_in_the_next(
     outgrown = [length for length in lengths if length <= UPTO < length + TOKENS]
     assert len(outgrown) - 3 <= moved.get("outgrown", 0) <= len(outgrown)
     assert rows[0]["failed"] == rows[1]["failed"] == 0
+
+
+def test_stages_follow_the_lengths_that_come(tmp_path: Path, reference: Reference) -> None:
+    """The file as it ships: all are longer than its first stage, until the stages know that."""
+    asked = [calls.prompt(f"follow-{n}", 300 + 16 * n) for n in range(10)]
+    bodies = [calls.greedy(ids, 2 * TOKENS, stream=True) for ids in asked]
+
+    async def main(up: Running) -> tuple[list[list[calls.Answer]], dict[str, Any]]:
+        answers: list[list[calls.Answer]] = []
+        for _ in range(12):
+            answers.append(await calls.all_of(up.router_url, bodies, len(bodies)))
+            now = await state(up.router_url)
+            changed = now["rebalance"]["restaged"]
+            served = [row["completed"] for row in now["workers"] if row["role"] == "decode"]
+            if min(served) and changed.get("refined") and changed.get("replanned"):
+                break
+        return answers, now
+
+    with deployed(shipped("cpu-stages"), tmp_path) as up:
+        answers, now = calls.run(main(up))
+    assert [answer.error for each in answers for answer in each] == [""] * 10 * len(answers)
+    wanted = reference.greedy_each(asked, 2 * TOKENS, [answer.ids for answer in answers[0]])
+    assert [[answer.ids for answer in each] for each in answers] == [wanted] * len(answers)
+    changed = now["rebalance"]["restaged"]
+    assert changed["refined"] and changed["replanned"], now["rebalance"]
+    upto = now["stages"][0]["upto"]  # None: one stage, as both workers share these lengths best
+    assert upto is None or upto > 300, "the first stage has some of these lengths now"
+    rows = [row for row in now["workers"] if row["role"] == "decode"]
+    assert all(row["completed"] for row in rows)
+    assert "lost" not in _moved(now)
 
 
 def test_a_heavy_dp_rank_hands_requests_to_the_other(tmp_path: Path, reference: Reference) -> None:

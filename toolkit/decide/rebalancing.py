@@ -67,6 +67,8 @@ class Rebalancing:
         self.passes = 0
         self.refused: Counter[str] = Counter()
         """Moves that did not come about, by how they ended: kept, ended or lost."""
+        self.restaged: Counter[str] = Counter()
+        """How often stages were changed: `refined`, `replanned`."""
         self._refined_at: float | None = None
         self._planned_at: float | None = None
 
@@ -119,6 +121,7 @@ class Rebalancing:
         layout = refiner.refine(batches)
         if layout == stages.layout:
             return None
+        self.restaged["refined"] += 1
         stages.layout = self.mover.layout = layout
         return layout
 
@@ -137,6 +140,7 @@ class Rebalancing:
     def adopt(self, layout: Layout) -> None:
         """Other stages of the same ranks, from now on."""
         assert self._stages is not None
+        self.restaged["replanned"] += 1
         self._stages.use(layout)
         self.mover.layout = layout
         if self.refiner is not None and self.bounds.qoe is not None:

@@ -17,6 +17,7 @@ from toolkit.simulate.request import Request
 
 OFF = "off"
 KEYS = ("decode", "stages")
+MOVES = ("router", "rebalance")
 LOOKED_AT = 5000
 """Requests whose lengths are planned for."""
 MOST = (2, 3, 4, 6)
@@ -52,6 +53,14 @@ class Stager:
         self._flying = flying
         self._known: dict[tuple[int, int | None], Partition] = {}
         self.qoe = qoe_of(cost)
+
+    @property
+    def rebalance(self) -> Document:
+        """`router.rebalance` of a file with these stages: what mixed lengths cost, where that is
+        known, so that its stages follow the lengths that come."""
+        if not self.qoe.mixed:
+            return {}
+        return {"qoe": list(self.qoe.coefficients), "mixed": self.qoe.mixed}
 
     def plan(self, instances: int, slots: int, most: int | None = None) -> Partition:
         """At most so many stages, at the rate at which requests come. In a closed loop, and where
@@ -96,7 +105,11 @@ def staging(own: Candidate, plans: Stager) -> list[Knob]:
     if now not in values:
         values.append(now)
 
+    moves = get(own.document, *MOVES)
+
     def write(document: Document, value: str) -> Document:
+        if plans.rebalance:
+            document = put(document, MOVES, moves)
         if value == OFF:
             return put(document, KEYS, None)
         ranks = get(document, "decode", "replicas") or 1
@@ -107,6 +120,8 @@ def staging(own: Candidate, plans: Stager) -> list[Knob]:
             ({} if stage.upto is None else {"upto": stage.upto}) | {"replicas": stage.replicas}
             for stage in found.stages
         ]
+        if plans.rebalance and isinstance(moves, dict | None):
+            document = put(document, MOVES, plans.rebalance | (moves or {}))
         return put(put(document, ("decode", "replicas"), ranks), KEYS, stages)
 
     return [Knob(".".join(KEYS), tuple(values), read, write)]

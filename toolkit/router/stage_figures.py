@@ -56,6 +56,7 @@ def of_passes(moves: MoveDecider) -> dict[str, Any]:
         "moves": dict(rebalancing.mover.counters.moves),
         "passed": dict(rebalancing.mover.counters.passed),
         "refused": dict(rebalancing.refused),
+        "restaged": dict(rebalancing.restaged),
         "price_ms": round(rebalancing.price_s * 1e3, 3),
         "tokens_per_s": round(rebalancing.tokens_per_s),
     }
@@ -108,3 +109,11 @@ class RebalanceCollector(Collector):
         for reason, count in (mover.counters.passed + self._rebalancing.refused).items():
             vain.add_metric([reason], count)
         yield vain
+        restaged = CounterMetricFamily(
+            PREFIX + "restaged",
+            "How often stages were changed: their bounds (refined), or all of them (replanned)",
+            labels=["how"],
+        )
+        for how in ("refined", "replanned"):
+            restaged.add_metric([how], self._rebalancing.restaged[how])
+        yield restaged

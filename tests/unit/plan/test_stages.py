@@ -61,6 +61,14 @@ def test_the_knob_writes_stages_for_the_workers_that_there_are() -> None:
     assert made.deployment.decode.layout.ranks == 3
     assert made.fleet.decode.layout == made.deployment.decode.layout
     assert knob.write(two, OFF) == own.document
+    moves = made.fleet.rebalance
+    assert moves is not None and moves.qoe == plans.qoe.coefficients and moves.mixed == 2e-5
+    assert moves.bounds.refine_s > 0 and moves.bounds.replan_s > 0, "they follow the lengths"
+    calm = candidate(router={"rebalance": {"at_once": 1, "mixed": 1e-6}})
+    kept = _knob(calm, plans).write(calm.document, "2")
+    told = get(kept, "router", "rebalance")
+    assert told == {"at_once": 1, "mixed": 1e-6, "qoe": list(plans.qoe.coefficients)}
+    assert _knob(calm, plans).write(kept, OFF) == calm.document
     more = with_split(two, Split(2, 5))
     assert get(more, "decode", "stages") is None
     assert Candidate.of(knob.write(more, "2"), Given()).fleet.decode_ranks == 5

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from tests.standin.cluster import Cluster
@@ -69,6 +70,30 @@ def test_it_prints_stages_and_writes_them_into_a_copy(
         folder, "--lengths", lengths, "--deployment", file, "--in-flight", 9, "--into", copy
     )
     assert code == 1 and "is there already" in said
+
+
+@pytest.mark.parametrize(
+    ("router", "written"),
+    [
+        ("", {"mixed": 2e-8}),
+        ("router: {rebalance: {over: 0.5}}\n", {"over": 0.5, "mixed": 2e-8}),
+        ("router: {rebalance: true}\n", {"mixed": 2e-8}),
+        ("router: {rebalance: false}\n", False),
+        ("router: toolkit\n", None),
+    ],
+)
+def test_what_mixed_lengths_cost_is_written_for_the_router(
+    router: str, written: object, folder: Path, lengths: Path, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "mine.yaml", tmp_path / "staged.yaml"
+    file.write_text(DEPLOYMENT + router)
+    words = ("--lengths", lengths, "--deployment", file, "--in-flight", 200, "--into", copy)
+    code, said = _run(folder, *words, "--mixed-ns", 20)
+    assert code == 0, said
+    found = yaml.safe_load(copy.read_text()).get("router")
+    assert (found.get("rebalance") if isinstance(found, dict) else None) == (
+        pytest.approx(written) if isinstance(written, dict) else written
+    )
 
 
 def test_a_copy_with_relative_paths_stays_in_its_folder(

@@ -22,6 +22,7 @@ from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.rebalance import Rebalance
 
 ARGS = ["--resume", "--token-ms", "4"]
+QOE = (1e-3, 1e-5, 0, 0, 1e-6)
 PATHS = list(bodies(1))
 QUICK = {"every_s": 0.05, "reserve": 0}
 
@@ -113,6 +114,8 @@ def test_a_request_that_outgrows_its_stage_goes_on_in_the_next() -> None:
                 text = await response.text()
             values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
             passes = values["toolkit_router_rebalance_passes_total"]
+            for how in ("refined", "replanned"):
+                assert values[f'toolkit_router_restaged_total{{how="{how}"}}'] == "0.0"
             assert values["toolkit_router_rebalance_looks_total"] == passes
 
     run(check())
@@ -216,6 +219,25 @@ def test_stages_are_planned_beside_the_loop_and_taken() -> None:
         assert stages.layout is before
 
     run_house(check)
+
+
+@pytest.mark.parametrize(
+    ("given", "refined", "replanned"),
+    [
+        ({}, 0.0, 0.0),
+        ({"mixed": 1e-5}, 0.0, 0.0),
+        ({"qoe": QOE}, 0.0, 0.0),
+        ({"qoe": QOE, "mixed": 1e-5}, 2.0, 5.0),
+        ({"qoe": QOE, "mixed": 1e-5, "refine_s": 0}, 0.0, 5.0),
+        ({"qoe": QOE, "mixed": 1e-5, "replan_s": 0}, 2.0, 0.0),
+        ({"qoe": QOE, "refine_s": 1, "replan_s": 7}, 1.0, 7.0),
+    ],
+)
+def test_stages_follow_where_it_is_known_what_mixed_lengths_cost(
+    given: dict[str, Any], refined: float, replanned: float
+) -> None:
+    bounds = Rebalance.model_validate(given).bounds
+    assert (bounds.refine_s, bounds.replan_s) == (refined, replanned)
 
 
 def test_what_rebalance_takes_and_refuses() -> None:

@@ -346,7 +346,7 @@ def test_a_file_says_who_moves_when_and_how() -> None:
 
 def test_bounds_follow_the_lengths_that_run() -> None:
     """All are short: the first stage's bound comes down to share them out."""
-    model = Rebalance(qoe=(0.01, 1e-4, 0.0, 0.0, 1e-6), mixed=1e-5, refine_s=0.5)
+    model = Rebalance(qoe=(0.01, 1e-4, 0.0, 0.0, 1e-6), mixed=1e-5, refine_s=0.5, replan_s=0)
     stages = ({"upto": 4000, "replicas": 1}, {"replicas": 1})
     made = Fleet(
         decode=DecodeFleet(stages=stages),  # type: ignore[arg-type]
@@ -392,7 +392,7 @@ def test_the_command_says_what_moved(tmp_path: Path) -> None:
 
 def test_ranks_change_stages_when_the_lengths_that_run_change() -> None:
     """Half of the ranks are for the few long requests, until it is planned anew."""
-    model = Rebalance(qoe=(0.005, 1e-4, 0.0, 0.0, 1e-7), mixed=1e-5, replan_s=2.0)
+    model = Rebalance(qoe=(0.005, 1e-4, 0.0, 0.0, 1e-7), mixed=1e-5, refine_s=0, replan_s=2.0)
     stages = ({"upto": 2000, "replicas": 2}, {"replicas": 2})
     made = Fleet(
         decode=DecodeFleet(stages=stages, slots=32),  # type: ignore[arg-type]

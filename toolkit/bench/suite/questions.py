@@ -232,7 +232,9 @@ def _ask_stages(document: Mapping[str, Any], asked: Asked, queue: SuiteArm) -> N
         asked.left_out.append(LeftOut("stages", why))
         return
     kept = {"stages": deepcopy(stages), "replicas": None}
-    asked.variants["stages"] = {"decode": kept, "router": {"rebalance": {}}}
+    own = _router(document).get("rebalance")
+    rebalance = {"rebalance": deepcopy(own) if isinstance(own, Mapping) else {}}
+    asked.variants["stages"] = {"decode": kept, "router": rebalance}
     staged = SuiteArm("stages", "stages", queue.policies)
     asked.questions.append(
         Question(
@@ -241,7 +243,7 @@ def _ask_stages(document: Mapping[str, Any], asked: Asked, queue: SuiteArm) -> N
             (queue,),
             TPOT,
             TTFT,
-            {"decode": kept, "router": {"rebalance": {}}},
+            {"decode": kept, "router": rebalance},
             {"decode": {"stages": None, "replicas": _replicas(document)}},
         )
     )

@@ -11,6 +11,8 @@ from toolkit.policies.stages.qoe import Qoe
 from toolkit.settings.section import Natural, Section
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+REFINE_S, REPLAN_S = 2.0, 5.0
+"""As simulated in `tests.benchmarks.stages_follow`."""
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -21,8 +23,9 @@ class Rebalance(Section):
 
     `qoe`, D_0 to D_4 of a profile (`toolkit.policies.stages.qoe`), weighs a move's gain against its
     price: what moves stalled their requests so far, at first `move_s`. Without it loads in KV
-    tokens decide. Range refinement (`refine_s`) and other stages
-    (`replan_s`) need it.
+    tokens decide. Range refinement (`refine_s`) and other stages (`replan_s`) need it, and are on
+    unless the file says otherwise where `mixed` says what mixed lengths cost: stages that follow
+    the lengths that come were better than those that stand still (`stages_follow`, simulated).
     """
 
     on: bool = Field(default=True, description="`false`: stages without moves")
@@ -57,16 +60,18 @@ class Rebalance(Section):
         description="output tokens over which a move is to pay, where nobody knows how many follow",
     )
     move_s: Share = Field(default=0.05, description="price of a move before any was made, seconds")
-    refine_s: Share = Field(
-        default=0.0, description="bounds follow the live lengths, so often; 0: they stand"
+    refine_s: Share | None = Field(
+        default=None,
+        description="bounds follow the live lengths, so often; 0: they stand; default: "
+        f"{REFINE_S:g} where `mixed` is known",
     )
     refine_weight: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.3, description="how much of the way a bound goes at a time"
     )
-    replan_s: Share = Field(
-        default=0.0,
+    replan_s: Share | None = Field(
+        default=None,
         description="lengths and ranks of stages are planned anew for what decodes, so often; 0: "
-        "they stand",
+        f"they stand; default: {REPLAN_S:g} where `mixed` is known",
     )
     qoe: tuple[float, ...] | None = Field(
         default=None, description="D_0 to D_4; default: the fit of `router.profile`, if it has one"
@@ -91,10 +96,15 @@ class Rebalance(Section):
             soon_s=self.soon_s,
             price_s=self.move_s,
             qoe=self.model,
-            refine_s=self.refine_s,
+            refine_s=self._follows(self.refine_s, REFINE_S),
             refine_weight=self.refine_weight,
-            replan_s=self.replan_s,
+            replan_s=self._follows(self.replan_s, REPLAN_S),
         )
+
+    def _follows(self, given: float | None, own: float) -> float:
+        if given is not None:
+            return given
+        return own if self.qoe is not None and self.mixed > 0 else 0.0
 
     @property
     def knobs(self) -> Knobs:

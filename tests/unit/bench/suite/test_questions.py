@@ -67,6 +67,11 @@ def test_the_file_is_asked_with_as_many_decode_workers_whatever_it_says() -> Non
     assert variant(document, found, BASE)["decode"]["replicas"] == 3
     staged = variant(document, found, "stages")["decode"]
     assert staged["stages"] == document["decode"]["stages"] and "replicas" not in staged
+    assert variant(document, found, "stages")["router"]["rebalance"] == {}
+    knobs = {"over": 0.5, "mixed": 1e-5}
+    document["router"] = {"rebalance": knobs}
+    found, _, _ = asked_of(document)
+    assert variant(document, found, "stages")["router"]["rebalance"] == knobs
 
 
 @pytest.mark.parametrize(
