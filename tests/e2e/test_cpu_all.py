@@ -12,6 +12,7 @@ from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask
 from tests.e2e.test_relocation import relocate, skew
+from tests.e2e.test_waiting_queue import finished_in
 from tests.e2e.workers import metrics, settled, state
 from toolkit.launch.running import Running
 from toolkit.resources import recipes_dir
@@ -57,19 +58,57 @@ async def test_experts_choose_the_server_and_prefills_begin_the_streams(
     assert served == {"decode-0", "decode-1"}
 
 
+async def test_a_user_s_prompts_go_to_one_prefill_worker(up: Running) -> None:
+    """Gimbal's affinity; both serve those who have no user."""
+
+    async def completed() -> dict[str, int]:
+        rows = (await state(up.router_url))["workers"]
+        return {row["name"]: row["completed"] for row in rows if row["role"] == "prefill"}
+
+    async def more(user: str) -> list[int]:
+        before = await completed()
+        keyed = {"routing_key": user} if user else {}
+        for number in range(6):
+            body = calls.greedy(calls.prompt(f"{user}-{number}", 40), 2, stream=False) | keyed
+            (answer,) = await calls.all_of(up.router_url, [body], 1)
+            assert not answer.error
+        after = await completed()
+        return sorted(after[name] - before[name] for name in after)
+
+    assert await more("somebody") == [0, 6]
+    assert min(await more("")) > 0
+
+
+async def test_a_short_prompt_is_not_behind_the_long_ones(
+    up: Running, reference: Reference
+) -> None:
+    """Seven long ones and a short one of one user, so that one prefill worker has them all."""
+    asked = [*(calls.prompt(f"queue-{n}", LONG) for n in range(7)), calls.prompt("queue", SHORT)]
+    keyed = {"routing_key": "queue"}
+    first = calls.greedy(calls.prompt("queue-first", SHORT), 1, stream=False)
+    await calls.all_of(up.router_url, [first | keyed], 1)
+    bodies = [calls.greedy(ids, 1, stream=False) | keyed for ids in asked]
+    order, answers = await finished_in(up.router_url, bodies)
+    assert [answer.error for answer in answers] == [""] * len(answers)
+    said = [answer.ids for answer in answers]
+    assert said == reference.greedy_each(asked, 1, said)
+    assert order.index(len(asked) - 1) <= 3
+
+
 async def test_a_best_effort_prompt_gives_way(up: Running, reference: Reference) -> None:
-    url = up.router_url
+    url, user = up.router_url, "hurry"  # a user's prompts meet in one prefill worker
     async with calls.session() as http:
         for turn in range(3):
             long, short = calls.prompt(f"long-{turn}", LONG), calls.prompt(f"short-{turn}", SHORT)
-            effort = asyncio.create_task(ask(http, url, long, BE))
+            effort = asyncio.create_task(ask(http, url, long, BE, user=user))
             await asyncio.sleep(0.3)
-            hurry = await ask(http, url, short, LS)
+            hurry = await ask(http, url, short, LS, user=user)
             done = await effort
             assert hurry[0] == reference.greedy(short, len(hurry[0]), hurry[0])
             assert done[0] == reference.greedy(long, len(done[0]), done[0])
-            gave_way = await metrics(url)
-            if gave_way.get('toolkit_router_gave_way_total{kind="prompt",worker="prefill-0"}'):
+            given = await metrics(url)
+            ways = 'toolkit_router_gave_way_total{{kind="prompt",worker="{}"}}'
+            if any(given.get(ways.format(f"prefill-{n}")) for n in range(2)):
                 break
         else:
             raise AssertionError("no prompt was stopped")
@@ -125,7 +164,7 @@ async def test_experts_move_while_it_answers(up: Running, reference: Reference) 
 
     serving = asyncio.create_task(load())
     try:
-        told = await relocate(up, url, "--tokens", "1152")
+        told = await relocate(up, url)
     finally:
         watching = False
         await serving

@@ -65,11 +65,16 @@ def up(
 
 
 async def ask(
-    http: aiohttp.ClientSession, url: str, ids: list[int], kind: str, tokens: int = TOKENS
+    http: aiohttp.ClientSession,
+    url: str,
+    ids: list[int],
+    kind: str,
+    tokens: int = TOKENS,
+    user: str = "",
 ) -> tuple[list[int], float, float]:
     """Tokens of a streamed answer, and when the first and the last one came."""
     first = 0.0
-    body = calls.greedy(ids, tokens, stream=True)
+    body = calls.greedy(ids, tokens, stream=True) | ({"routing_key": user} if user else {})
     got: list[int] = []
     async with http.post(url + "/generate", json=body, headers={CLASS: kind}) as response:
         assert response.status == 200, await response.text()
