@@ -209,7 +209,7 @@ async def relocate(up: Running, url: str, *more: str) -> dict[str, Any]:
     """One decision of `toolkit relocate`."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "toolkit", "relocate", url, "--once", "--share", "1"),
-        *("--tokens", "2304", "--every", "100000", *more),
+        *("--tokens", "1152", "--every", "100000", *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {WORKER_KEY_VARIABLE: up.worker_key or ""},
