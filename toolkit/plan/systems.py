@@ -98,31 +98,33 @@ def answer(
     except ValueError as error:
         raise PlanError(str(error)) from error
     players = _Players(task, document, asked, capture, report)
-    arms = {(arm.variant, arm.name) for question in asked.questions for arm in question.arms}
-    least = task.seeds * len(arms)
-    if task.budget < least:
-        raise PlanError(f"--budget {task.budget} is too few with {task.seeds} seeds: {least} least")
     answers: list[SystemAnswer] = []
     left = [
         (each.system, why_no_stages if each.system == "stages" and why_no_stages else each.why)
         for each in asked.left_out
     ]
+    played: list[Question] = []
     for question in asked.questions:
-        question = _in_open_loop(question) if task.in_flight is None else question
         if question.system == "expert locality" and _is_dense(document, task):
             dense = SuiteVerdict(question, "off", "the model has no experts")
             answers.append(SystemAnswer(dense, ""))
-            continue
-        why = _why_not(question, task)
-        if not why:
-            try:
-                verdict, because = players.judged(question)
-            except (SimulateError, PlanError) as error:
-                why = str(error)
-        if why:
+        elif why := _why_not(question, task):
             left.append((question.system, why))
         else:
+            played.append(_in_open_loop(question) if task.in_flight is None else question)
+    arms = {(arm.variant, arm.name) for question in played for arm in question.arms}
+    least = task.seeds * len(arms)
+    if task.budget < least:
+        raise PlanError(f"--budget {task.budget} is too few with {task.seeds} seeds: {least} least")
+    for question in played:
+        try:
+            verdict, because = players.judged(question)
+        except (SimulateError, PlanError) as error:
+            left.append((question.system, str(error)))
+        else:
             answers.append(SystemAnswer(verdict, because))
+    order = [question.system for question in asked.questions]
+    answers.sort(key=lambda each: order.index(each.system))
     return SystemsPlanned(tuple(answers), tuple(left), players.simulations)
 
 

@@ -44,6 +44,7 @@ class Collector:
             ("bytes", "bytes", "Bytes of weights that crossed ranks"),
             ("stall_seconds", "stall_s", "Seconds for which the server stood still"),
             ("stale", "stale", "Orders that somebody else was quicker than"),
+            ("dropped_frames", "dropped", "Frames of experts that were read too slowly"),
         ):
             total = CounterMetricFamily(PREFIX + metric, text, labels=["server"])
             for name, own in figures.items():

@@ -57,6 +57,8 @@ class Figures:
     stall_s: float = 0.0
     longest_s: float = 0.0
     stale: int = 0
+    dropped: int = 0
+    """Frames of experts that were read too slowly: their requests are in no decision."""
 
 
 class Relocator:
@@ -84,6 +86,8 @@ class Relocator:
         self._last_steps: deque[float] = deque(maxlen=LAST_STEPS)
         self._online: Online | None = None
         self._asked: Asked = []
+        self._dropped = 0
+        """Frames that the present tap had dropped when it was last looked at."""
 
     def status(self) -> dict[str, Any]:
         """For people and programs."""
@@ -131,7 +135,7 @@ class Relocator:
                     f"{self.server.url} does not say what its tokens are routed to: launch it with "
                     "`relocate: true` or --enable-return-routed-experts"
                 )
-            self.state = "watching"
+            self.state, self._dropped = "watching", 0
             while tap.lost is None:
                 await asyncio.sleep(LOOK_S)
                 requests, taken = self._take(tap, present.layers)
@@ -160,6 +164,14 @@ class Relocator:
             seconds += decode[:, columns.index("seconds")].tolist()
         tap.heard.steps.clear()
         tap.heard.finished.clear()
+        dropped, self._dropped = tap.heard.dropped - self._dropped, tap.heard.dropped
+        self.figures.dropped += dropped
+        if dropped:
+            log.warning(
+                "%s: %d frames were read too slowly and dropped; a smaller --share sends fewer",
+                self.server.url,
+                dropped,
+            )
         self._last_steps.extend(each for each in seconds if 0 < each < math.inf)
         if self._last_steps:
             self._step_s = median_low(self._last_steps)

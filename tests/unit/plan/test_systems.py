@@ -62,6 +62,7 @@ def test_what_the_balancers_do_is_played_once() -> None:
         if question.system in ("late dispatch", "level KV", "moves")
     }
     assert found.simulations <= 2 * len(arms)
+    answer(replace(made, budget=2 * len(arms)), 0.0)  # who is not played needs no budget
     with pytest.raises(PlanError, match="--budget 3 is too few"):
         answer(replace(made, budget=3), 0.0)
 

@@ -98,6 +98,23 @@ async def test_who_was_quicker_is_built_upon(worker: Any) -> None:
 
 
 @with_worker
+async def test_what_was_read_too_slowly_is_counted_once(worker: Any) -> None:
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
+    heard = Heard(columns=("decode", "seconds"), dropped=3)
+    tap: Any = SimpleNamespace(heard=heard)
+    for _ in range(2):
+        assert relocator._take(tap, (0, 2)) == ([], 0)
+        assert relocator.status()["dropped"] == 3
+    app = make({"one": relocator})
+    async with (
+        TestServer(app) as server,
+        worker.session.get(server.make_url("/metrics")) as response,
+    ):
+        text = await response.text()
+    assert 'toolkit_relocate_dropped_frames_total{server="one"} 3.0' in text
+
+
+@with_worker
 async def test_who_is_always_quicker_is_left_alone(worker: Any) -> None:
     worker.answers = [(409, {"error": "another one"})] * 9
     relocator = Relocator(worker.session, worker.url, RelocationSettings())

@@ -27,7 +27,7 @@ class Account:
     @property
     def open(self) -> bool:
         """Whether it may get any at all."""
-        return not self.instance.held and not self.instance.draining
+        return not self.instance.held
 
     @property
     def start_s(self) -> float:

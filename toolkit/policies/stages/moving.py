@@ -21,8 +21,6 @@ __all__ = [
     "Why",
 ]
 
-_URGENT: tuple[Why, ...] = ("kv_limit", "drain")
-
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
@@ -80,15 +78,14 @@ class Mover:
 
     1. kv_limit: an instance with less than `reserve` KV tokens free offers its largest request to
        the instance with the most free KV, rather than let the engine retract one;
-    2. drain: an instance that is to end offers all that it has;
-    3. outgrown: a request longer than its stage's range, to its length's stage (or, while nobody
+    2. outgrown: a request longer than its stage's range, to its length's stage (or, while nobody
        there may get any, to the nearest one after its own);
-    4. overload: an instance that holds more than (1 + `over`) x its stage's mean, its largest
+    3. overload: an instance that holds more than (1 + `over`) x its stage's mean, its largest
        requests that bring it no further down than to the mean, else the smallest, inside the stage.
 
-    Asks of the third and fourth kind go by the load of who asks, heaviest first. A request that
+    Asks of the second and third kind go by the load of who asks, heaviest first. A request that
     asked in vain in `wait_limit` passes goes before all others. Targets are chosen by `winner`;
-    none is held, draining, at `at_once` moves, or without a slot and `length + reserve` free KV.
+    none is held, at `at_once` moves, or without a slot and `length + reserve` free KV.
 
     A move for load (overload, level) has to lower the larger load of the two, and must not make an
     asker of the target. With `quality` (Q^B, seconds by output token, summed over a batch) it has
@@ -100,7 +97,7 @@ class Mover:
 
     State: who asked in vain, and who came from where lately. Degraded: a held instance is in no
     mean; without `tokens_per_s` one with anything on its way starts last. Source: CascadeInfer,
-    section 4.4, with all bids on one table; kv_limit, drain and the rule about askers are *ours*.
+    section 4.4, with all bids on one table; kv_limit and the rule about askers are *ours*.
     """
 
     def __init__(
@@ -154,10 +151,6 @@ class Mover:
 
     def _asks(self, auction: Sequence[Account]) -> Iterator[_Ask]:
         for account in auction:
-            if account.instance.draining:
-                for place, request in account.movable():
-                    yield _Ask(account, place, request, "drain")
-                continue
             asked: set[int] = set()
             if account.spare < self.knobs.reserve:
                 largest = max(account.movable(), key=lambda e: e[1].length, default=None)
@@ -209,11 +202,10 @@ class Mover:
         return sum(loads) / len(loads) if loads else float(account.load)
 
     def _in_order(self, asks: Iterable[_Ask]) -> list[_Ask]:
-        def order(ask: _Ask) -> tuple[int, int, int, int]:
+        def order(ask: _Ask) -> tuple[int, bool, int, int]:
             vain = self._vain.get(ask.request.request, 0)
-            kind = _URGENT.index(ask.why) if ask.why in _URGENT else len(_URGENT)
             starved = vain if vain >= self.knobs.wait_limit else 0
-            return -starved, kind, -ask.source.load, -ask.request.length
+            return -starved, ask.why != "kv_limit", -ask.source.load, -ask.request.length
 
         return sorted(asks, key=order)
 
@@ -239,7 +231,7 @@ class Mover:
             return "no_gain"
         source.give(place)
         target.take(request)
-        if why not in _URGENT:
+        if why != "kv_limit":
             self._came[request.request] = source.instance.rank, self._pass_number
         moves.append(PlannedMove(request.request, source.instance.rank, target.instance.rank, why))
         return None
@@ -249,7 +241,7 @@ class Mover:
         source, _, request, why = ask
         before = self._came.get(request.request, (None, 0))[0]
         among = [account for account in auction if account.open and account is not source]
-        if why not in _URGENT and before is not None:
+        if why != "kv_limit" and before is not None:
             among = [account for account in among if account.instance.rank != before]
         if self.layout is None:
             return among

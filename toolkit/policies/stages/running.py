@@ -32,7 +32,7 @@ class Instance:
     `running` is all that it holds. `coming_tokens`: of requests on their way to it, which
     `tokens_per_s` takes (by migration; 0: not known). `free_tokens` and `slots_free`: what is free,
     less what those on their way will need. `moving`: moves now from or to it. `held`: it gets none
-    (ejected, silent, just started). `draining`: it gets none and hands on what it has.
+    (ejected, silent, just started).
     `spare_tokens`: what it has left until its engine retracts requests, where that is not
     `free_tokens`, as it admits no more than leaves a reserve.
     """
@@ -46,7 +46,6 @@ class Instance:
     tokens_per_s: float = 0.0
     moving: int = 0
     held: bool = False
-    draining: bool = False
     spare_tokens: int | None = None
 
     @property

@@ -131,25 +131,6 @@ def test_who_stops_asking_is_no_longer_owed_a_turn() -> None:
     assert mover.decide(auction) == [PlannedMove((1, 0), 1, 2, "outgrown")]
 
 
-def test_a_draining_instance_hands_on_everything_to_the_stages_of_the_lengths() -> None:
-    auction = [
-        holding(0, [50, 500, 60], draining=True),
-        holding(1, []),
-        holding(2, [], 1),
-    ]
-    moves = Mover(TWO).decide(auction)
-    assert {(move.request[1], move.target, move.why) for move in moves} == {  # type: ignore[index]
-        (0, 1, "drain"),
-        (1, 2, "drain"),
-        (2, 1, "drain"),
-    }
-
-
-def test_it_drains_into_another_stage_where_its_own_has_no_room() -> None:
-    auction = [holding(0, [50], draining=True), holding(1, [], free=10), holding(2, [], 1)]
-    assert Mover(TWO).decide(auction) == [PlannedMove((0, 0), 0, 2, "drain")]
-
-
 def test_near_the_kv_limit_the_largest_goes_to_who_has_most_free() -> None:
     auction = [
         holding(0, [30, 70, 40], free=511),
