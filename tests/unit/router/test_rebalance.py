@@ -204,7 +204,7 @@ def test_stages_are_planned_beside_the_loop_and_taken() -> None:
         live = tuple((1, length) for length in (*range(300, 500, 8), *range(4000, 8000, 160)))
         order = m.PlanStages(planner, live, stages.layout, 0.0)
         house.dispatcher.moves.note(order)
-        while stages.layout == order.layout:
+        while house.dispatcher.moves._planning:
             await asyncio.sleep(0.01)
         assert stages.layout.ranks == 2 and rebalancing.mover.layout is stages.layout
 
