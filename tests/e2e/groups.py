@@ -23,6 +23,10 @@ SHARED = ("deployment", "cpu_dp", "plain_server")
 KILLS = ("test_faults", "test_kill_features")
 """Files that kill workers of the shared deployment; elsewhere such tests say so in their names."""
 
+LONG = ("test_suite",)
+"""Files with a test that shares nothing and takes minutes: were it the last one, the other process
+would wait for it."""
+
 
 def name(item: pytest.Function) -> str | None:
     """The test's group; None where it shares nothing."""
@@ -45,14 +49,15 @@ def kills(item: pytest.Item) -> bool:
 
 def order(items: list[pytest.Item]) -> list[pytest.Item]:
     """The largest shared group first, so that the other process has something to do beside it;
-    the small ones last, so that both end at about the same time."""
+    the small ones last, so that both end at about the same time; before them whatever is long."""
     names = [name(item) if isinstance(item, pytest.Function) else None for item in items]
 
-    def place(at: int) -> tuple[int, int, bool]:
+    def place(at: int) -> tuple[int, bool, int, bool]:
         of = names[at]
-        rank = SHARED.index(of) if of in SHARED else len(SHARED) + (of is None)
+        long = of is None and items[at].path.stem in LONG
+        rank = SHARED.index(of) if of in SHARED else len(SHARED) + (of is None and not long)
         first = names.index(of) if of is not None else at
-        return rank, first, kills(items[at])
+        return rank, not long, first, kills(items[at])
 
     return [items[at] for at in sorted(range(len(items)), key=place)]
 
