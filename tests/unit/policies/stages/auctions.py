@@ -18,6 +18,10 @@ def holding(
     return replace(made, **more)  # type: ignore[arg-type]
 
 
+def _more(spare: int | None, tokens: int) -> int | None:
+    return None if spare is None else spare + tokens
+
+
 def begun(instances: Sequence[Instance], moves: Sequence[PlannedMove]) -> list[Instance]:
     """The moves are on their way."""
     now = {each.rank: each for each in instances}
@@ -32,6 +36,7 @@ def begun(instances: Sequence[Instance], moves: Sequence[PlannedMove]) -> list[I
             target,
             coming_tokens=target.coming_tokens + request.length,
             free_tokens=target.free_tokens - request.length,
+            spare_tokens=_more(target.spare_tokens, -request.length),
             slots_free=target.slots_free - 1,
             moving=target.moving + 1,
         )
@@ -48,6 +53,7 @@ def ended(instances: Sequence[Instance], moves: Sequence[PlannedMove]) -> list[I
             source,
             running=tuple(each for each in source.running if each is not request),
             free_tokens=source.free_tokens + request.length,
+            spare_tokens=_more(source.spare_tokens, request.length),
             slots_free=source.slots_free + 1,
             moving=source.moving - 1,
         )
@@ -84,18 +90,19 @@ def auctions(draw: st.DrawFn, layout: Layout | None) -> list[Instance]:
             for i, length in enumerate(lengths)
         )
         moving = sum(each.moving for each in running)
+        free = draw(st.integers(0, 3000))
         instances.append(
             Instance(
                 rank,
                 draw(st.integers(0, stages - 1)),
                 running,
                 draw(st.sampled_from([0, 0, 50, 700])),
-                draw(st.integers(0, 3000)),
+                free,
                 draw(st.integers(0, 5)),
                 draw(st.sampled_from([0.0, 100.0, 5000.0])),
                 moving,
                 draw(st.integers(0, 5)) == 0,
-                draw(st.integers(0, 5)) == 0,
+                draw(st.none() | st.integers(free, free + 2000)),
             )
         )
     return instances
