@@ -103,7 +103,7 @@ def stages(
         if why:
             typer.secho(f"advice: leave stages out: {why}", fg="yellow", err=True)
         if into is not None and (anyway or not why):
-            target.write(found, into, problem.qoe.mixed)
+            target.write(found, into, qoe)
     except (ToolkitError, ValueError) as error_:
         typer.secho(f"error: {error_}", fg="red", err=True)
         raise typer.Exit(1) from error_
@@ -143,18 +143,26 @@ class StagesTarget:
             raise ToolkitError(f"{file} has relative paths: write --into a file in its own folder")
         return made
 
-    def write(self, found: Partition, into: Path, mixed: float) -> None:
-        """`mixed`: what mixed lengths cost, by which the router lets stages follow the lengths that
-        come. LaunchError: the copy would be no good deployment; nothing is written then."""
+    def write(self, found: Partition, into: Path, qoe: Qoe) -> None:
+        """`qoe`: by which the router lets stages follow the lengths that come, where it says what
+        mixed ones cost. LaunchError: the copy would be no good deployment; nothing is written."""
+        from toolkit.bounded_files import load_yaml
         from toolkit.launch.state import write_whole
         from toolkit.launch.yaml_edit import with_key
         from toolkit.settings.load import load_deployment
+        from toolkit.settings.router.rebalance import following, keys_of
 
         assert self.file is not None
-        text = with_key(self.file.read_text(), "decode", "stages", _plain(found), str(self.file))
-        if mixed and (moves := _moves_of(text)) is not None:
-            told = moves | {"mixed": mixed}
-            text = with_key(text, "router", "rebalance", told, str(self.file))
+        name, follow = str(self.file), following(qoe)
+        text = with_key(self.file.read_text(), "decode", "stages", _plain(found), name)
+        router = (load_yaml(text) or {}).get("router") or {}
+        keys = keys_of(router.get("rebalance")) if isinstance(router, dict) else None
+        if follow and keys is not None:
+            text = with_key(text, "router", "rebalance", keys | follow, name)
+        elif follow:
+            typer.echo(
+                "stages will not follow the lengths that come: the file has no moves", err=True
+            )
         draft = into.with_name(f".{into.name}.draft")
         try:
             write_whole(draft, text, 0o600)
@@ -163,17 +171,6 @@ class StagesTarget:
             draft.unlink(missing_ok=True)
         write_whole(into, text, 0o644)
         typer.echo(f"written: {into}  (toolkit launch {into})")
-
-
-def _moves_of(text: str) -> dict[str, Any] | None:
-    """A file's `router.rebalance`; None where requests do not move, or another router serves."""
-    from toolkit.bounded_files import load_yaml
-
-    router = (load_yaml(text) or {}).get("router") or {}
-    own = router.get("rebalance", {}) if isinstance(router, dict) else None
-    if own is True:
-        return {}
-    return own if isinstance(own, dict) else None
 
 
 def _moves(file: Path, into: Path) -> bool:

@@ -1,5 +1,6 @@
 """Change one key of a YAML file and nothing else: comments, order and style stay."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.bounded_files import Unreadable, load_yaml
@@ -7,14 +8,15 @@ from toolkit.launch.errors import LaunchError, Problem
 
 
 def with_key(text: str, section: str, key: str, value: Any, name: str = "the file") -> str:
-    """`text` with `section: {key: value}`; the value is written in flow style on one line.
+    """`text` with `section: {key: value}`; the value is written in flow style on one line. Where it
+    is a mapping and the section has one there already, its keys are changed one by one.
 
     LaunchError: not a YAML mapping, or one that this cannot change without harm (an anchor, say),
     which is seen by reading the result again.
     """
     import yaml
 
-    flow = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
+    flow = _flow(value)
     try:
         before = load_yaml(text) or {}
     except (yaml.YAMLError, Unreadable) as error:
@@ -23,7 +25,14 @@ def with_key(text: str, section: str, key: str, value: Any, name: str = "the fil
     if not isinstance(inner, dict | None):
         what = f"{section} must be a mapping to hold {key}"
         raise LaunchError([Problem(name, what, "write key: value lines")])
-    changed = _changed(text, section, key, flow)
+    old = (inner or {}).get(key)
+    if isinstance(value, dict) and isinstance(old, dict) and old and not old.keys() - value.keys():
+        changed = text
+        for each in value:
+            if each not in old or old[each] != value[each]:
+                changed = _changed(changed, (section, key), each, _flow(value[each]))
+    else:
+        changed = _changed(text, (section,), key, flow)
     try:
         after = load_yaml(changed)
     except (yaml.YAMLError, Unreadable):
@@ -34,15 +43,24 @@ def with_key(text: str, section: str, key: str, value: Any, name: str = "the fil
     return changed
 
 
-def _changed(text: str, section: str, key: str, flow: str) -> str:
+def _flow(value: Any) -> str:
     import yaml
 
-    root = yaml.SafeLoader(text).get_single_node()
-    there = _find(root, section) if root is not None else None
-    if there is None:
-        line = "" if not text or text.endswith("\n") else "\n"
-        return f"{text}{line}{section}:\n  {key}: {flow}\n"
-    name, inner = there
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return str(text).strip().removesuffix("\n...")
+
+
+def _changed(text: str, sections: Sequence[str], key: str, flow: str) -> str:
+    """Of several sections, each in the one before, all but the first are there."""
+    import yaml
+
+    inner = yaml.SafeLoader(text).get_single_node()
+    for section in sections:
+        there = _find(inner, section) if inner is not None else None
+        if there is None:
+            line = "" if not text or text.endswith("\n") else "\n"
+            return f"{text}{line}{section}:\n  {key}: {flow}\n"
+        name, inner = there
     if inner.id != "mapping":  # nothing after the colon
         end = _colon(text, name)
         return f"{text[:end]}\n  {key}: {flow}{text[end:]}"

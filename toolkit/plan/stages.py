@@ -11,6 +11,7 @@ from toolkit.plan.plain_data import Document, get, put
 from toolkit.policies.stages.partition import Partition
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import against, plan_stages
+from toolkit.settings.router.rebalance import following, keys_of
 from toolkit.simulate.costs import mixed_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.request import Request
@@ -53,14 +54,6 @@ class Stager:
         self._flying = flying
         self._known: dict[tuple[int, int | None], Partition] = {}
         self.qoe = qoe_of(cost)
-
-    @property
-    def rebalance(self) -> Document:
-        """`router.rebalance` of a file with these stages: what mixed lengths cost, where that is
-        known, so that its stages follow the lengths that come."""
-        if not self.qoe.mixed:
-            return {}
-        return {"qoe": list(self.qoe.coefficients), "mixed": self.qoe.mixed}
 
     def plan(self, instances: int, slots: int, most: int | None = None) -> Partition:
         """At most so many stages, at the rate at which requests come. In a closed loop, and where
@@ -105,10 +98,11 @@ def staging(own: Candidate, plans: Stager) -> list[Knob]:
     if now not in values:
         values.append(now)
 
-    moves = get(own.document, *MOVES)
+    moves, follow = get(own.document, *MOVES), following(plans.qoe)
+    keys = keys_of(moves)
 
     def write(document: Document, value: str) -> Document:
-        if plans.rebalance:
+        if get(document, *MOVES) != moves:
             document = put(document, MOVES, moves)
         if value == OFF:
             return put(document, KEYS, None)
@@ -120,8 +114,8 @@ def staging(own: Candidate, plans: Stager) -> list[Knob]:
             ({} if stage.upto is None else {"upto": stage.upto}) | {"replicas": stage.replicas}
             for stage in found.stages
         ]
-        if plans.rebalance and isinstance(moves, dict | None):
-            document = put(document, MOVES, plans.rebalance | (moves or {}))
+        if follow and keys is not None:
+            document = put(document, MOVES, follow | keys)
         return put(put(document, ("decode", "replicas"), ranks), KEYS, stages)
 
     return [Knob(".".join(KEYS), tuple(values), read, write)]

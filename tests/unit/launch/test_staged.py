@@ -138,6 +138,14 @@ def test_what_refinement_needs_is_asked_for(tmp_path: Path, text: str, said: str
     assert any(said in str(problem) and problem.fatal for problem in problems)
 
 
+def test_what_mixed_lengths_cost_says_nothing_without_a_fit(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    text = f"model: {model}\ndecode: {{stages: [{{upto: 9}}, {{}}]}}\nrouter: {{rebalance: "
+    (problem,) = staged(resolve(load(tmp_path, text + "{mixed: 1.0e-5}}")))
+    assert not problem.fatal and "stages stand still" in str(problem)
+    assert not staged(resolve(load(tmp_path, text + "{mixed: 1.0e-5, qoe: [1, 0, 0, 0, 0]}}")))
+
+
 def test_a_profile_with_a_fit_of_no_use_is_no_obstacle(tmp_path: Path) -> None:
     """The embedded one's has a term below zero."""
     text = "decode: {stages: [{upto: 9}, {}]}\nrouter: {profile: embedded}"

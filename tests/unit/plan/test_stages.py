@@ -69,6 +69,10 @@ def test_the_knob_writes_stages_for_the_workers_that_there_are() -> None:
     told = get(kept, "router", "rebalance")
     assert told == {"at_once": 1, "mixed": 1e-6, "qoe": list(plans.qoe.coefficients)}
     assert _knob(calm, plans).write(kept, OFF) == calm.document
+    for switch, on in ((True, True), (False, False)):
+        given = candidate(router={"rebalance": switch})
+        told = get(_knob(given, plans).write(given.document, "2"), "router", "rebalance")
+        assert isinstance(told, dict) == on and (on or told is False)
     more = with_split(two, Split(2, 5))
     assert get(more, "decode", "stages") is None
     assert Candidate.of(knob.write(more, "2"), Given()).fleet.decode_ranks == 5

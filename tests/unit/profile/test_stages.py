@@ -9,12 +9,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from tests.present import present
 from tests.standin.cluster import Cluster
 from tests.unit.profile import sample
 from tests.unit.router.cluster_calls import post
 from toolkit.cli.main import app
 from toolkit.profile_folder.schema import Latency
-from toolkit.profile_folder.store import write
+from toolkit.profile_folder.store import read, write
 from toolkit.resources import profiles_dir
 from toolkit.settings.load import load_deployment
 
@@ -75,9 +76,11 @@ def test_it_prints_stages_and_writes_them_into_a_copy(
 @pytest.mark.parametrize(
     ("router", "written"),
     [
-        ("", {"mixed": 2e-8}),
-        ("router: {rebalance: {over: 0.5}}\n", {"over": 0.5, "mixed": 2e-8}),
-        ("router: {rebalance: true}\n", {"mixed": 2e-8}),
+        ("", {}),
+        ("router: {rebalance: {over: 0.5}}\n", {"over": 0.5}),
+        ("router: {rebalance: {mixed: 1.0}}\n", {}),
+        ("router:\n  rebalance:\n    over: 0.5  # a half\n    mixed: 1.0\n", {"over": 0.5}),
+        ("router: {rebalance: true}\n", {}),
         ("router: {rebalance: false}\n", False),
         ("router: toolkit\n", None),
     ],
@@ -91,9 +94,13 @@ def test_what_mixed_lengths_cost_is_written_for_the_router(
     code, said = _run(folder, *words, "--mixed-ns", 20)
     assert code == 0, said
     found = yaml.safe_load(copy.read_text()).get("router")
-    assert (found.get("rebalance") if isinstance(found, dict) else None) == (
-        pytest.approx(written) if isinstance(written, dict) else written
-    )
+    moves = found.get("rebalance") if isinstance(found, dict) else None
+    if isinstance(written, dict):
+        fit = present(present(read(folder)[0].latency).qoe)
+        assert moves == written | {"qoe": list(fit.coefficients), "mixed": pytest.approx(2e-8)}
+        assert "will not follow" not in said and ("# a half" in copy.read_text()) == ("#" in router)
+    else:
+        assert moves == written and "will not follow" in said
 
 
 def test_a_copy_with_relative_paths_stays_in_its_folder(

@@ -4,6 +4,7 @@ from toolkit.launch.errors import Problem
 from toolkit.launch.plan import Plan
 
 KEY = "router.rebalance"
+GIVE_A_FIT = "set router.profile to a profile that has one, or give qoe: [D0, D1, D2, D3, D4]"
 
 
 def staged(plan: Plan) -> list[Problem]:
@@ -24,8 +25,10 @@ def staged(plan: Plan) -> list[Problem]:
     why = _unusable(plan)
     for name in follow:
         what = f"bounds are found by a QoE fit, and there is none{why and f': {why}'}"
-        repair = "set router.profile to a profile that has one, or give qoe: [D0, D1, D2, D3, D4]"
-        problems.append(Problem(f"{KEY}.{name}", what, repair))
+        problems.append(Problem(f"{KEY}.{name}", what, GIVE_A_FIT))
+    if given.get("mixed") and not follow:
+        what = "it goes with a QoE fit, and there is none: stages stand still"
+        problems.append(Problem(f"{KEY}.mixed", what, GIVE_A_FIT, fatal=False))
     if why and not follow:
         what = f"moves are weighed by KV tokens alone: {why}"
         problems.append(Problem("router.profile", what, "leave it so", fatal=False))

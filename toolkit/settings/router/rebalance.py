@@ -1,7 +1,8 @@
 """`rebalance`: which running requests the router moves by itself, and how often it makes a pass
 over all ranks."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -11,9 +12,24 @@ from toolkit.policies.stages.qoe import Qoe
 from toolkit.settings.section import Natural, Section
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 REFINE_S, REPLAN_S = 2.0, 5.0
 """As simulated in `tests.benchmarks.stages_follow`."""
-Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def keys_of(rebalance: object) -> dict[str, Any] | None:
+    """What a file's `router.rebalance` (None: it has none) says, or None: requests do not move."""
+    if rebalance is None or rebalance is True:
+        return {}
+    return dict(rebalance) if isinstance(rebalance, Mapping) else None
+
+
+def following(qoe: Qoe) -> dict[str, Any]:
+    """Keys of `router.rebalance` by which stages follow the lengths that come; none where nobody
+    knows what mixed lengths cost."""
+    if not qoe.mixed:
+        return {}
+    return {"qoe": list(qoe.coefficients), "mixed": qoe.mixed}
 
 
 class Rebalance(Section):
