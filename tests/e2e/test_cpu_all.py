@@ -82,8 +82,10 @@ async def test_a_user_s_prompts_go_to_one_prefill_worker(up: Running) -> None:
 async def test_a_short_prompt_is_not_behind_the_long_ones(
     up: Running, reference: Reference
 ) -> None:
-    """Seven long ones and a short one of one user, so that one prefill worker has them all."""
-    asked = [*(calls.prompt(f"queue-{n}", LONG) for n in range(7)), calls.prompt("queue", SHORT)]
+    """Seven longer ones and a short one of one user. They leave a tenth of its prefill worker's KV
+    free, so that Gimbal sends none of them to the other one."""
+    longer = [calls.prompt(f"queue-{n}", 1900) for n in range(7)]
+    asked = [*longer, calls.prompt("queue", SHORT)]
     keyed = {"routing_key": "queue"}
     first = calls.greedy(calls.prompt("queue-first", SHORT), 1, stream=False)
     await calls.all_of(up.router_url, [first | keyed], 1)
