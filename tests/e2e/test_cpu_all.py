@@ -162,7 +162,7 @@ async def test_experts_move_while_it_answers(up: Running, reference: Reference) 
 
     async def load() -> None:
         while watching or not answers:
-            answers.extend(await calls.all_of(up.router_url, bodies, 8))
+            answers.extend(await calls.all_of(up.router_url, bodies, len(bodies)))
 
     serving = asyncio.create_task(load())
     try:

@@ -176,7 +176,7 @@ async def test_the_relocator_moves_what_pays_and_then_rests(
 
     async def load() -> None:
         while watching:
-            answers.extend(await calls.all_of(up.router_url, bodies, 8))
+            answers.extend(await calls.all_of(up.router_url, bodies, len(bodies)))
 
     serving = asyncio.create_task(load())
     try:

@@ -115,7 +115,7 @@ def test_large_bodies_are_read_at_a_bounded_pace_together() -> None:
 
 async def test_heads_and_bodies_must_keep_a_pace() -> None:
     config = {
-        "head_timeout_s": 0.6, "keepalive_s": 1.5, "body_window_s": 0.5, "body_pace_kib": 4,
+        "head_timeout_s": 0.6, "keepalive_s": 5.0, "body_window_s": 0.5, "body_pace_kib": 4,
         "body_timeout_s": 2.0,
     }  # fmt: skip
     async with Cluster(config=config) as cluster:
@@ -156,7 +156,7 @@ async def test_heads_and_bodies_must_keep_a_pace() -> None:
             async with Raw(cluster.port) as client:
                 await client.send(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
                 assert (await client.answer())[0] == 200
-                assert await client.closed()
+                assert await client.closed(20)
 
         await asyncio.gather(
             silent(), slow_head(), slow_second_head(), dripping(PATH),
