@@ -4,7 +4,7 @@ from time import thread_time
 
 import pytest
 
-from tests.cpu_time import no_collector
+from tests.cpu_time import TRIES, no_collector
 from tests.hostile_bodies import HOSTILE, Hostile
 from toolkit.router.budget import Budget
 from toolkit.router.errors import ApiError
@@ -44,15 +44,17 @@ async def _once(path: str, raw: bytes) -> tuple[float, str]:
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name)
 async def test_growth(hostile: Hostile) -> None:
     """Sixteen times the body: at most 32 times the time, and a ms for what no clock tells."""
-    least = {}
-    for size in SIZES:
-        raw = hostile.make(size * KIB)
-        with no_collector():
-            runs = [await _once(hostile.path, raw) for _ in range(REPEATS)]
-        least[size] = min(seconds for seconds, _ in runs)
-    small, middle, large = (least[size] for size in SIZES)
-    assert middle <= 8 * small + 0.001, least
-    assert large <= 32 * small + 0.001, least
+    bodies = [hostile.make(size * KIB) for size in SIZES]
+    for _ in range(TRIES):
+        least = []
+        for raw in bodies:
+            with no_collector():
+                runs = [await _once(hostile.path, raw) for _ in range(REPEATS)]
+            least.append(min(seconds for seconds, _ in runs))
+        small, middle, large = least
+        if middle <= 8 * small + 0.001 and large <= 32 * small + 0.001:
+            return
+    raise AssertionError(dict(zip(SIZES, least, strict=True)))
 
 
 async def test_what_is_compiled_or_has_many_parts_is_for_processes() -> None:
