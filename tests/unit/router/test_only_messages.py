@@ -18,6 +18,8 @@ CONFIG = {
     "prefill_wait_s": 5, "first_token_timeout_s": 1.5, "idle_timeout_s": 1.5,
     "rebalance": {"every_s": 0.05, "reserve": 0},
 }  # fmt: skip
+ENOUGH = 500
+"""Requests: a dozen messages each and more."""
 
 
 async def _order(cluster: Cluster, path: str, body: dict[str, Any]) -> None:
@@ -78,6 +80,8 @@ async def test_a_decider_that_hears_the_same_messages_gives_the_same_orders(
         policies = ("shortest_queue", "brh@survival", "level", "pooled@least_tokens")
         operator = asyncio.create_task(_operate(cluster, policies, over))
         await storm.run(len(FAULTS) + 1)
+        while traffic.checked.sent < ENOUGH:  # a slow machine sends fewer in the same time
+            await asyncio.sleep(0.1)
         over.set()
         await operator
         await _order(cluster, "/admin/policy", {"decode": "shortest_queue", "dispatch": "late"})
