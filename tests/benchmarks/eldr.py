@@ -1,6 +1,8 @@
 """ELDR against load balancers: distinct experts, TPOT and TTFT on real CPU workers, 1P + 4D.
 
-launch/cpu-eldr.yaml, the project's prompts that the profile was *not* fitted to (four domains x
+Two deployments side by side, of which one at a time is asked: launch/cpu-eldr.yaml, and for the
+load balancers the same without profile and expert capturer, which they do not need, so that ELDR
+alone pays for them. The project's prompts that the profile was *not* fitted to (four domains x
 four languages), or with `--prompts FILE` those of a file that training has not seen either (every
 domain in a language that has ten of them). `--model` and `--profile` name another model than the
 embedded one (with the same tokenizer) and its profile. `--concurrency` requests are in flight in a
@@ -18,8 +20,8 @@ apart. A request's TPOT is the step of its batch: the CPU time of the one thread
 (`patches.steps.step_log`). TTFT is the client's from the live rounds, and does contain the waiting
 for cores, for every arm alike.
 
-keys: distinct_ratio_rr (distinct experts a step and layer against round robin, live),
-tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
+keys: distinct_ratio_rr (distinct experts a step and layer against round robin, which for this runs
+beside the capturer too, live), tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
 balancer of the lowest TPOT p50 (BALANCERS), each with its 95 % interval over `rounds` paired rounds
 (moments of one round are not independent of each other); prompts, how many the requests are drawn
 from.
@@ -55,6 +57,7 @@ from tests.benchmarks.shared.eldr_rounds import (
     say,
     unseen,
     warm_up,
+    without_experts,
     workload,
 )
 from toolkit.bench.compare import Arm, Comparison, compare
@@ -72,21 +75,32 @@ MEASURES = (
     "patches/experts",
 )
 
-BALANCERS = ("round_robin", "shortest_queue", "power_of_two", "kv_shortest_queue", "least_tokens")
+BALANCERS = (
+    *("round_robin", "shortest_queue", "power_of_two", "kv_shortest_queue", "least_tokens"),
+    *("pooled@shortest_queue", "pooled@kv_shortest_queue", "pooled@least_tokens"),
+)
+COUNTED = "late:round_robin"
+"""Round robin beside the capturer, which counts its experts."""
 SWEEP = tuple(f"eldr@{tau:g}" for tau in (0.1, 0, 0.05, 0.2, 1))
 # name: (arms, domains, languages)
 SETS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "main": (("eldr", "eldr@paper", "eldr@artifact", *BALANCERS, "label_oracle"), DOMAINS, "all"),
-    "tau": ((*SWEEP, "round_robin", "shortest_queue"), DOMAINS, "all"),
+    "main": (
+        ("eldr", "eldr@paper", "eldr@artifact", COUNTED, "label_oracle", *BALANCERS),
+        DOMAINS,
+        "all",
+    ),
+    "tau": ((*SWEEP, COUNTED, "round_robin", "shortest_queue"), DOMAINS, "all"),
     "skew": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, SKEW),
     "flood": (("eldr", "eldr@0", "shortest_queue"), DOMAINS, "en"),
     "domain": (("eldr", "eldr@0", "shortest_queue"), "code", "all"),
 }
 
 
-async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], dict[str, Any], int]:
-    """All seeds' rounds in one comparison; the batches of each round; and the router's own account
-    of ELDR."""
+async def measure(
+    url: str, plain: str, options: Any
+) -> tuple[Comparison, list[Moments], dict[str, Any], int]:
+    """All seeds' rounds in one comparison, the load balancers' at the router `plain`; the batches
+    of each round; and the account of ELDR of the router at `url`."""
     arms, domains, languages = SETS[options.set]
     whole = Comparison([Arm.parse(arm) for arm in arms], [[] for _ in arms])
     load = BenchLoad(concurrency=options.concurrency, label="language")
@@ -94,6 +108,8 @@ async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], di
     recorded: list[Moments] = []
     async with new_session(300.0) as session:
         target = await discover(session, url)
+        without = await discover(session, plain)
+        elsewhere = {arm: without for arm in arms if arm in BALANCERS}
         for seed in range(options.seeds):
             rounds = workload(
                 *(seed, options.rounds, options.requests, options.tokens),
@@ -102,9 +118,13 @@ async def measure(url: str, options: Any) -> tuple[Comparison, list[Moments], di
             )
             if not seed:
                 await warm_up(session, target, rounds[0], load)
+                await warm_up(session, without, rounds[0], load)
             record = Record(rounds, len(arms), options.moments)
             one = await compare(
-                session, target, rounds, load, whole.arms, seed, report=say, keep=record.keep
+                *(session, target, rounds, load, whole.arms, seed),
+                report=say,
+                keep=record.keep,
+                elsewhere=elsewhere,
             )
             for mine, more in zip(whole.rounds, one.rounds, strict=True):
                 mine.extend(more)
@@ -156,10 +176,8 @@ def replay_keys(found: list[list[list[Played]]], names: list[str]) -> dict[str, 
 def live_keys(whole: Comparison, names: list[str], baseline: int) -> dict[str, Any]:
     """What was measured inside the five busy workers and by the client."""
     keys: dict[str, Any] = {}
-    if "round_robin" in names:
-        keys |= ratio(whole, 0, "distinct_experts", names.index("round_robin")).keys(
-            "distinct_ratio_rr"
-        )
+    if COUNTED in names:
+        keys |= ratio(whole, 0, "distinct_experts", names.index(COUNTED)).keys("distinct_ratio_rr")
     for name, key in (
         ("live_tpot_p50_ratio", "median_worker_tpot_ms"),
         ("live_tpot_p99_ratio", "p99_worker_tpot_ms"),
@@ -175,7 +193,7 @@ def main() -> None:
     options = arguments(
         __doc__,
         ("--set", {"default": "main", "choices": SETS}),
-        ("--seeds", {"type": int, "default": 3}),
+        ("--seeds", {"type": int, "default": 6}),
         ("--rounds", {"type": int, "default": 1, "help": "of each seed"}),
         ("--requests", {"type": int, "default": 192, "help": "of each round"}),
         ("--tokens", {"type": int, "default": 96, "help": "mean output tokens; half to 1.5 x"}),
@@ -184,19 +202,21 @@ def main() -> None:
         ("--prompts", {"type": Path, "help": "JSON lines of text, domain, language, source"}),
         ("--model", {"type": Path, "help": "its folder; default: the embedded model"}),
         ("--profile", {"type": Path, "help": "the model's; default: the embedded model's"}),
-        ("--url", {"help": "a router that is up"}),
+        ("--url", {"help": "a router that is up, with profile and capturer"}),
+        ("--plain-url", {"help": "beside --url: one without them; default: the same one"}),
     )
     if options.quick:
         options.seeds, options.requests, options.tokens, options.moments = 1, 96, 64, 4
     result = Result()
     if options.url:
-        found = asyncio.run(measure(options.url, options))
+        found = asyncio.run(measure(options.url, options.plain_url or options.url, options))
     else:
-        with (
-            tempfile.TemporaryDirectory(prefix="eldr-") as folder,
-            hosted(recipe(Path(folder), options.model, options.profile), Path(folder)) as up,
-        ):
-            found = asyncio.run(measure(up.router_url, options))
+        with tempfile.TemporaryDirectory(prefix="eldr-") as name:
+            folder = Path(name)
+            ours = recipe(folder, options.model, options.profile)
+            others = without_experts(folder, options.model)
+            with hosted(ours, folder / "ours") as up, hosted(others, folder / "others") as plain:
+                found = asyncio.run(measure(up.router_url, plain.router_url, options))
     whole, recorded, router, samples = found
     names = [arm.text for arm in whole.arms]
     if options.moments:

@@ -149,31 +149,38 @@ async def compare(
     report: Callable[[str], None] = lambda line: None,
     keep: Callable[[int, int, RunOutcome], None] = lambda arm, number, outcome: None,
     loads: Mapping[str, BenchLoad] | None = None,
+    elsewhere: Mapping[str, Target] | None = None,
 ) -> Comparison:
     """Play every round once an arm, prefix caches emptied before each, in balanced random order.
 
-    `loads`: how the workload is played to single arms, by their text, where not as `load` says.
+    `loads`: how the workload is played to single arms, by their text, where not as `load` says;
+    `elsewhere`: arms, by their text, that are played to another deployment than `target`.
     `keep` gets the outcome of each arm and round, `report` the
-    lines of a table that grows. Restores the router's policies at the end.
+    lines of a table that grows. Restores the routers' policies at the end.
     Raises BenchError on the first play that is no result, naming its arm and round.
     """
     if load.label is None and any(LABELLED in arm.body["decode"] for arm in arms):
         raise BenchError(f"{LABELLED} needs to be told: --label domain, language, cell or class")
-    state = await get_json(session, target.url + "/workers")
-    if not state:
-        raise BenchError("--compare needs this project's router: GET /workers is missing here")
-    urls = worker_urls(state, target.url)
+    targets = [(elsewhere or {}).get(arm.text, target) for arm in arms]
+    states = {}
+    for url in {each.url for each in targets}:
+        states[url] = await get_json(session, url + "/workers")
+        if not states[url]:
+            raise BenchError("--compare needs this project's router: GET /workers is missing here")
     result = Comparison(arms, [[] for _ in arms])
     progress = ComparisonProgress([arm.text for arm in arms], len(rounds))
     try:
-        for arm in arms:  # a policy that the router refuses is an error now, not in mid-run
-            await set_policy(session, target.url, arm.body)
+        for arm, at in zip(arms, targets, strict=True):
+            # A policy that the router refuses is an error now, not in mid-run.
+            await set_policy(session, at.url, arm.body)
         for number, order in enumerate(orders(len(arms), len(rounds), seed)):
             for index in order:
-                await set_policy(session, target.url, arms[index].body)
+                at = targets[index]
+                await set_policy(session, at.url, arms[index].body)
+                urls = worker_urls(states[at.url], at.url)
                 result.flushed &= await flush_caches(session, urls)
                 own = (loads or {}).get(arms[index].text, load)
-                outcome = await play(session, target, rounds[number], own)
+                outcome = await play(session, at, rounds[number], own)
                 where = f"round {number + 1}, {arms[index].text}"
                 metrics = judged(outcome, rounds[number], where, slo)
                 keep(index, number, outcome)
@@ -182,7 +189,8 @@ async def compare(
                 for line in progress.lines(index, number, metrics):
                     report(line)
     finally:
-        await set_policy(session, target.url, restored(state))
+        for url, state in states.items():
+            await set_policy(session, url, restored(state))
     result.conclude()
     result.remarks += doubts(result.rounds)
     return result

@@ -45,6 +45,20 @@ def recipe(folder: Path, model: Path | None = None, profile: Path | None = None)
     return path
 
 
+def without_experts(folder: Path, model: Path | None = None) -> Path:
+    """RECIPE without profile and expert capturer, written to `folder`: what load balancers need."""
+    document, _ = read_document(RECIPE)
+    if model is not None:
+        document["model"] = str(model.absolute())
+    document["capture_experts"] = False
+    document["router"]["decode_policy"] = "round_robin"
+    for key in ("profile", "tau"):
+        del document["router"][key]
+    path = folder / f"without-{RECIPE.name}"
+    path.write_text(json.dumps(document))
+    return path
+
+
 def unseen(file: Path | None = None, profile: Path | None = None) -> list[Any]:
     """Prompts that neither the model's training nor a fit of the profile has seen, and that fit in
     a CPU worker: of a file (see `eldr_rows.read`) those of cells with LEAST_PROMPTS or more, else
@@ -132,12 +146,8 @@ def medians(whole: Comparison, names: Sequence[str]) -> dict[str, dict[str, floa
 
 
 def against(whole: Comparison, names: Sequence[str], other: int) -> dict[str, dict[str, float]]:
-    """Every arm's TPOT and distinct experts divided by those of the arm `other`."""
-    keys = {
-        "tpot_p50": "median_worker_tpot_ms",
-        "tpot_p99": "p99_worker_tpot_ms",
-        "distinct": "distinct_experts",
-    }
+    """Every arm's TPOT divided by that of the arm `other`."""
+    keys = {"tpot_p50": "median_worker_tpot_ms", "tpot_p99": "p99_worker_tpot_ms"}
     return {
         name: {short: ratio(whole, index, key, other).value for short, key in keys.items()}
         for index, name in enumerate(names)
