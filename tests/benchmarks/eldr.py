@@ -21,10 +21,10 @@ apart. A request's TPOT is the step of its batch: the CPU time of the one thread
 for cores, for every arm alike.
 
 keys: distinct_ratio_rr (distinct experts a step and layer against round robin, which for this runs
-beside the capturer too, live), tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours against `best_baseline`, the load
-balancer of the lowest TPOT p50 (BALANCERS), each with its 95 % interval over `rounds` paired rounds
-(moments of one round are not independent of each other); prompts, how many the requests are drawn
-from.
+beside the capturer too, live), tpot_p50_ratio, tpot_p99_ratio (replayed), ttft_ratio (p50): ours
+against `best_baseline`, the load balancer of the lowest TPOT p50 (BALANCERS), each with its 95 %
+interval over `rounds` paired rounds (moments of one round are not independent of each other);
+prompts, how many the requests are drawn from.
 More: `arms`, the medians of every arm live; `replayed`, TPOT, batch and distinct experts of every
 arm there, and its step times against that balancer's in batches of equal size; `against_best`, each
 arm live against that balancer; `live_tpot_p50_ratio`, `live_tpot_p99_ratio`, TPOT inside the five

@@ -1,4 +1,4 @@
-"""The config.json files beside the recipes are those of the models' makers, as NVIDIA copied them."""
+"""The config.json files beside the recipes are those of their makers, as NVIDIA copied them."""
 
 import importlib.util
 import json
