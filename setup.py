@@ -14,7 +14,7 @@ setup(
         "toolkit": ["py.typed"],
         "toolkit.router.validate": ["declared.json"],
         "toolkit.setup": ["cpu.lock"],
-        "toolkit.embedded": ["model/*", "*.jsonl"],
+        "toolkit.embedded": ["model/*", "draft/*", "*.jsonl"],
         "toolkit._launch": ["**/*.yaml", "**/*.json", "**/*.md"],
         "toolkit._profiles": ["**/*"],
         "patches": ["cpu_stubs/**/*.py"],

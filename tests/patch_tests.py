@@ -20,6 +20,7 @@ SHOWN: dict[str, str] = {
     "cpu_nccl": f"{UNIT}/cpu/test_nccl.py",
     "cpu_attention_sinks": f"{UNIT}/cpu/test_attention_sinks.py",
     "cpu_deterministic": f"{E2E}/test_deterministic.py",
+    "cpu_drafts": f"{E2E}/test_speculative.py",
     "cpu_latent_attention": f"{E2E}/test_architectures.py",
     "expert_layers": f"{UNIT}/experts/test_layer_numbers.py",
     "message_answers": f"{UNIT}/http/test_message_answers.py",

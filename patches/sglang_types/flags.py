@@ -36,7 +36,9 @@ class ServerArgs(Protocol):
     page_size: int
     pp_size: int
     schedule_policy: str
+    attention_backend: str | None
     speculative_algorithm: str | None
+    speculative_num_draft_tokens: int | None
     ssl_certfile: str | None
     tokenizer_worker_num: int
     tp_size: int

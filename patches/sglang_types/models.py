@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from patches.sglang_types.flags import ModelConfig, ServerArgs
 from patches.sglang_types.requests import Req
@@ -40,6 +40,8 @@ class ForwardMode(Protocol):
 
     def is_mixed(self) -> bool: ...
 
+    def is_target_verify(self) -> bool: ...
+
 
 class ForwardBatch(Protocol):
     """SGLang's `ForwardBatch`: a batch as the model runs it."""
@@ -52,6 +54,7 @@ class ForwardBatch(Protocol):
     out_cache_loc: Tensor
     req_pool_indices: Tensor
     seq_lens: Tensor
+    spec_info: Any
 
 
 class Layer(Protocol):

@@ -69,6 +69,7 @@ def test_model_prompts_recipes_profiles_and_lock_are_in_the_wheel(installed: Pat
 def test_what_only_trains_the_model_is_not_in_the_wheel(installed: Path) -> None:
     assert {path.name for path in (installed / "toolkit/embedded").iterdir()} == {
         "__init__.py",
+        "draft",
         "model",
         "prompts.jsonl",
         "prompts.py",

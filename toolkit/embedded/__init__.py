@@ -4,8 +4,9 @@ from toolkit.embedded.prompts import (
     DOMAINS,
     LANGUAGES,
     OwnPrompt,
+    draft_path,
     load_prompts,
     model_path,
 )
 
-__all__ = ["DOMAINS", "LANGUAGES", "OwnPrompt", "load_prompts", "model_path"]
+__all__ = ["DOMAINS", "LANGUAGES", "OwnPrompt", "draft_path", "load_prompts", "model_path"]

@@ -27,6 +27,11 @@ def model_path() -> Path:
     return _HERE / "model"
 
 
+def draft_path() -> Path:
+    """Folder of its draft, an MTP layer, ready for ``--speculative-draft-model-path``."""
+    return _HERE / "draft"
+
+
 @cache
 def _read() -> tuple[OwnPrompt, ...]:
     lines = (_HERE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()

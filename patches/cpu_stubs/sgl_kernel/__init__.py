@@ -2,7 +2,8 @@
 
 SGLang 0.5.21 imports some `*_cpu` names when its modules load on CPU
 (kernels/ops/kvcache/cache_move.py:10, srt/mem_cache/allocation.py:47), though the package on
-PyPI holds CUDA builds only. Speculative decoding imports more of them; those raise when called.
+PyPI holds CUDA builds only. Those of speculative decoding are in `sgl_kernel.speculation`; any
+other raises when called.
 `patches.worker` puts this folder in front of `sys.path`, and only when the device is cpu.
 """
 
@@ -11,6 +12,25 @@ from typing import Any
 
 import torch
 
+from sgl_kernel.speculation import (
+    assign_draft_cache_locs_contiguous_cpu,
+    assign_extend_cache_locs_cpu,
+    build_tree_kernel_efficient_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+    verify_tree_greedy_cpu,
+)
+
+__all__ = [
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "verify_tree_greedy_cpu",
+]
 __version__ = "0.0.0+toolkit.cpu"
 
 
