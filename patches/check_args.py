@@ -22,6 +22,8 @@ RESOLVED_FIELDS = (
     "optimistic_prefill_attempts",
     "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
     "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
+    "speculative_eagle_topk", "speculative_num_steps", "speculative_num_draft_tokens",
+    "speculative_draft_model_path",
     "enable_decoder_swa_bounded_replay", "ep_num_redundant_experts", "enable_eplb",
     "init_expert_location", "watchdog_timeout",
     "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker",

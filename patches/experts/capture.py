@@ -147,6 +147,22 @@ def _send_kept_rows(
         _send(scheduler, req, "decode", prompt, rows[prompt:], whole)
 
 
+def _room_for_drafts(
+    original: Original[None],
+    capturer: object,
+    model_config: object,
+    num_tokens: int,
+    max_running_requests: int,
+    *args: object,
+    **kwargs: object,
+) -> None:
+    """A verification runs several tokens of each request; SGLang 0.5.21 has room for one."""
+    from sglang.srt.runtime_context import get_spec
+
+    most = max_running_requests * (get_spec().speculative_num_draft_tokens or 1)
+    original(capturer, model_config, num_tokens, most, *args, **kwargs)
+
+
 def _mark_unwritten(original: Original[None], runner: ModelRunner) -> None:
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
@@ -192,6 +208,11 @@ PATCH = Patch(
             "sglang.srt.managers.scheduler.Scheduler.process_batch_result",
             _send_kept_rows,
             ("self", "batch", "result"),
+        ),
+        Hook(
+            "sglang.srt.state_capturer.routed_experts.RoutedExpertsCapturer.__init__",
+            _room_for_drafts,
+            ("self", "model_config", "num_tokens", "max_running_requests"),
         ),
         Hook(
             "sglang.srt.model_executor.model_runner.ModelRunner.init_routed_experts_capturer",

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from patches.kv_row import kv_row, physical
+from patches.move import draft_state
 from patches.move import row as metadata
 from patches.move.manager import MoveSender
 from patches.sglang_types import Req, Scheduler
@@ -23,16 +24,20 @@ STEPS = 15
 
 
 class StepTimes:
-    """How long a rank's last steps took."""
+    """How long a rank's last steps took, and how many tokens they gave each request. `most`: that
+    one step may give it."""
 
     def __init__(self) -> None:
+        self.most = 1
         self._last = 0.0
         self._times: deque[float] = deque(maxlen=STEPS)
+        self._tokens: deque[float] = deque(maxlen=STEPS)
 
-    def stepped(self, now: float) -> None:
+    def stepped(self, now: float, tokens: float = 1.0) -> None:
         """A step has ended."""
         if self._last:
             self._times.append(now - self._last)
+            self._tokens.append(tokens)
         self._last = now
 
     def paused(self) -> None:
@@ -43,6 +48,11 @@ class StepTimes:
     def median_s(self) -> float:
         """0: none was measured."""
         return statistics.median(self._times) if self._times else 0.0
+
+    @property
+    def tokens(self) -> float:
+        """In the mean; 1: none was measured."""
+        return statistics.fmean(self._tokens) if self._tokens else 1.0
 
 
 @dataclass
@@ -106,6 +116,8 @@ class Outgoing:
             entire_s=now - self.began,
             reserve=order.known + order.late - self.told_outputs,
             replay_s=order.replay_s,
+            step_tokens=self.steps.tokens,
+            most_a_step=self.steps.most,
         )
 
     def poll(self) -> int:
@@ -165,6 +177,7 @@ class Outgoing:
         buffers.cached_tokens[self.row].zero_()
         buffers.output_ids[self.row, 0] = req.output_ids[outputs]
         metadata.write(buffers, self.row, outputs, ids)
+        draft_state.write(scheduler, req, self.row)
         buffers.bootstrap_room[self.row, 0] = order.room
         self.outputs, self.last_bytes, self.cut_at = outputs, copy.left, now
         self.sender.init(copy.pages, self.row)  # now the next pages are the last ones
@@ -212,6 +225,7 @@ class Outgoing:
             rounds=self.rounds,
             rate=copy.rate,
             step_s=copy.step_s,
+            step_tokens=copy.step_tokens,
             token_bytes=copy.page_bytes / copy.page_tokens,
             last_bytes=self.last_bytes if self.cut_at else copy.left,
         )

@@ -40,7 +40,6 @@ def obstacle(scheduler: Scheduler) -> str:
             scheduler.transfer_backend != TransferBackend.MOONCAKE
         ),
         "the model keeps a state beside the KV of its tokens": bool(args.state_types),
-        "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "pipeline or context parallelism": parallel.pp_size > 1
         or parallel.attn_cp_size > 1
         or parallel.attn_dcp_size > 1,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.layers import Original
-from patches.move import held
+from patches.move import draft_state, held
 from patches.move.copying import FAILED, SENT, Outgoing, StepTimes
 from patches.move.incoming import learn
 from patches.move.manager import CountingManager, MoveSender, obstacle, sending_manager
@@ -66,6 +66,7 @@ def _start(original: Original[None], scheduler: Scheduler) -> None:
         log.warning("requests cannot be sent elsewhere from this rank: %s", moving.why)
     else:
         moving.manager = sending_manager(scheduler)
+        moving.steps.most = draft_state.most_a_step(scheduler)
 
 
 def _take_orders(original: Original[None], scheduler: Scheduler) -> None:
@@ -226,8 +227,16 @@ def leave(scheduler: Scheduler, req: Req) -> None:
 def _after_step(
     original: Original[None], scheduler: Scheduler, batch: Batch, result: object
 ) -> None:
-    original(scheduler, batch, result)
-    of(scheduler).get(MovingState).steps.stepped(time.perf_counter())
+    steps = of(scheduler).get(MovingState).steps
+    if scheduler.spec_algorithm.is_none() or not batch.forward_mode.is_decode():
+        original(scheduler, batch, result)
+        steps.stepped(time.perf_counter())
+    else:
+        running = [req for req in batch.reqs if not req.finished()]
+        had = sum(len(req.output_ids) for req in running)
+        original(scheduler, batch, result)
+        given = sum(len(req.output_ids) for req in running) - had
+        steps.stepped(time.perf_counter(), given / max(1, len(running)))
     advance(scheduler)
 
 

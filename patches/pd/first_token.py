@@ -11,7 +11,7 @@ what decode repeats (`toolkit.router.attempt.early`).
 Held back, as only a decode worker says what becomes of it: a token with which the request would end
 there (end of text, stop tokens and strings, a grammar's end, an id outside the vocabulary), one
 that may begin a stop string (the streamer's own rule), and those of engines that nobody has tried
-this on (speculative decoding, pipeline stages, beams). The router then hears it from decode.
+this on (pipeline stages, beams). The router then hears it from decode.
 
 Nothing else about the request changes. It must not be run again on this worker after that: it would
 sample another token. In SGLang 0.5.21 only prompts that are not through yet go back into the queue
@@ -57,8 +57,8 @@ def held_back(scheduler: Scheduler, req: Req) -> str:
         return "the request is ending"
     if token < 0 or (vocabulary is not None and token >= vocabulary):
         return "it is outside the vocabulary"
-    if not scheduler.spec_algorithm.is_none() or get_parallel().pp_size > 1:
-        return "not tried with speculative decoding or pipeline stages"
+    if get_parallel().pp_size > 1:
+        return "not tried with pipeline stages"
     if getattr(req, "beam_group", None) is not None:  # no beams in 0.5.17
         return "a beam's token may be dropped"
     return "the request ends with it" if _ends(req) else ""

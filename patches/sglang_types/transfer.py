@@ -105,6 +105,9 @@ class MetadataBuffers(Protocol):
     bootstrap_room: Tensor
     output_top_logprobs_idx: Tensor
     output_top_logprobs_val: Tensor
+    output_topk_p: Tensor
+    output_topk_index: Tensor
+    output_hidden_states: Tensor
 
     def set_buf(self, req: object) -> None: ...
 

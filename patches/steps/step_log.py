@@ -26,7 +26,7 @@ from patches.base import EITHER, Hook, Patch
 from patches.dp import layout
 from patches.layers import Original
 from patches.scheduler_state import current, of
-from patches.sglang_types import Batch, Captured, Capturer, ForwardBatch, Scheduler
+from patches.sglang_types import Batch, Captured, Capturer, ForwardBatch, Req, Scheduler
 from patches.steps.lockstep import GroupSteps, Lockstep, group_size, packed
 from patches.steps.request_times import finished_rows
 from patches.steps.stops import stops_of
@@ -49,7 +49,9 @@ FIELDS = (
 """Columns of a row before those with the distinct experts of each layer. `decode` is 1 or 0 (a
 prefill), `end` is the worker's monotonic clock, tokens are summed over the batch; `kv_tokens` is
 the resident length that attention reads. Distinct experts are those of decode steps: 0 in a
-prefill."""
+prefill. Where a draft proposes tokens, `new_tokens` of a decode step are those that were accepted,
+and its experts those of all that were verified: the step loads the experts of the rejected ones
+too. The draft's own experts are not among them."""
 CAPTURER = "routed_experts"
 """The capturer's name; sparse attention has another one of the same classes."""
 KEPT_FORWARDS = 64
@@ -212,11 +214,16 @@ def _log_step(original: Original[None], scheduler: Scheduler, batch: Batch, resu
     if live:
         prompts = [len(req.origin_input_ids) for req in batch.reqs]
         output = sum(len(req.output_ids) for req in batch.reqs)
+        # With a draft a step gives a request one token or several: see below.
         new = len(prompts) if decode else batch.extend_num_tokens or 0
         squared = sum(length * length for length in prompts)
         row = [len(prompts), new, sum(prompts), squared, sum(prompts) + output]
         log.ids = None if scheduler.enable_overlap else log.ids
+    drafted = decode and not scheduler.spec_algorithm.is_none()
+    had = sum(map(_tokens, live)) if drafted else 0
     original(scheduler, batch, result)
+    if live and drafted:
+        row[1] = sum(map(_tokens, live)) - had
     now = time.monotonic()
     forward = log.forwards.pop(batch.forward_iter, None)
     step = of(scheduler).get(Lockstep).forwards.pop(batch.forward_iter, 0)
@@ -246,6 +253,11 @@ def _log_step(original: Original[None], scheduler: Scheduler, batch: Batch, resu
     log.upto = step or log.upto
     if log.due(now, running_on=not all(req.finished() for req in batch.reqs)):
         _flush(scheduler)
+
+
+def _tokens(req: Req) -> int:
+    """That its client gets: what a step gave behind a stop is cut off."""
+    return len(req.output_ids_through_stop if req.finished() else req.output_ids)
 
 
 def _after_a_gap(log: StepLog, batch: Batch) -> bool:

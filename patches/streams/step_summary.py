@@ -2,11 +2,11 @@
 
 `toolkit.contract.events.Steps` on the event stream of `patches.streams.event_stream`, at most four
 times a second a rank. All values but the rank are sums over the decode steps since the event
-before: `requests` of batch sizes, `seconds` of step times (wall), `distinct` of the mean over MoE
-layers of distinct experts; it is 0 where experts are not captured (a step with a token uses at
-least top_k of them). Of ranks that share their experts (`patches.streams.step_join`) `distinct` is
-the whole group's in every rank's sums, and comes when all ranks have told: up to half a second
-after the rest.
+before: `requests` of batch sizes, `new_tokens` that they gave, `seconds` of step times (wall),
+`distinct` of the mean over MoE layers of distinct experts; it is 0 where experts are not captured
+(a step with a token uses at least top_k of them). Of ranks that share their experts
+(`patches.streams.step_join`) `distinct` is the whole group's in every rank's sums, and comes when
+all ranks have told: up to half a second after the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 INTERVAL_S = 0.25
-SUMS = ("steps", "requests", "kv_tokens", "seconds", "distinct")
+SUMS = ("steps", "requests", "new_tokens", "kv_tokens", "seconds", "distinct")
 
 
 @dataclass
@@ -96,10 +96,9 @@ class StepSummary:
             rank.timer = None
         rank.published = self._clock()
         sums, rank.sums = rank.sums, [0.0] * len(SUMS)
-        steps, requests, kv_tokens, seconds, distinct = sums
-        self._publish(
-            Steps(int(steps), int(requests), int(kv_tokens), seconds, distinct, dp_rank=dp_rank)
-        )
+        steps, requests, tokens, kv_tokens, seconds, distinct = sums
+        told = (int(steps), int(requests), int(kv_tokens), seconds, distinct)
+        self._publish(Steps(*told, dp_rank=dp_rank, new_tokens=int(tokens)))
 
 
 def _decode_rows(block: StepBlock) -> NDArray[np.float32]:

@@ -166,6 +166,8 @@ class Moving(msgspec.Struct, frozen=True, tag="moving", tag_field="type", omit_d
     """Bytes a second in these; 0: none was over."""
     step_s: Seconds = 0.0
     """Of this rank's decode steps; 0: not measured."""
+    step_tokens: Amount = 1.0
+    """That one of them gives a request in the mean."""
     token_bytes: Amount = 0.0
     """Of this rank's KV."""
     last_bytes: Sum = 0
@@ -193,7 +195,8 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
 
     `requests` of batch sizes, `kv_tokens` of KV tokens attended to, `seconds` of wall times,
     `distinct` of the mean over MoE layers of distinct experts, of ranks that share their experts
-    those of all together; 0 where experts are not captured.
+    those of all together; 0 where experts are not captured. `new_tokens` that requests got: one of
+    each step, or more where drafts are accepted; 0 where nobody says.
     """
 
     steps: Tokens
@@ -202,6 +205,7 @@ class Steps(msgspec.Struct, frozen=True, tag="steps", tag_field="type"):
     seconds: Seconds
     distinct: Amount
     dp_rank: Small = 0
+    new_tokens: Sum = 0
 
 
 class GaveWay(msgspec.Struct, frozen=True, tag="gave_way", tag_field="type", omit_defaults=True):

@@ -150,7 +150,7 @@ class Decider:
             pool.reading(now)
 
     def _stepped(self, message: m.Stepped, now: float) -> None:
-        self.ranks.rank(message.rank).stepped(message.steps)
+        self.ranks.rank(message.rank).stepped(message.steps, message.step_tokens)
 
     def _beaten(self, message: m.Beaten, now: float) -> None:
         """One rank that is stuck takes all of its worker with it: what ends it ends the worker."""

@@ -223,10 +223,12 @@ class LoadRead(Struct, frozen=True):
 
 
 class Stepped(Struct, frozen=True):
-    """A rank did so many decode steps."""
+    """A rank did so many decode steps. `step_tokens`: that one of them gave a request in the mean,
+    more than one where drafts are accepted."""
 
     rank: Key
     steps: int
+    step_tokens: float = 1.0
 
 
 class Beaten(Struct, frozen=True):

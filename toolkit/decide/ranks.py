@@ -33,10 +33,37 @@ class WorkerSpec:
     parked: int = 1
 
 
+PACE_STEPS = 256
+"""Decode steps over which a rank's pace is a mean, about."""
+
+
 class CountsSteps(Protocol):
     """A request whose tokens are counted by the steps of its rank."""
 
-    def stepped(self, steps: int) -> None: ...
+    def stepped(self, tokens: int) -> None: ...
+
+
+class Pace:
+    """How many tokens a decode step of a rank gives a request: 1, or more where drafts are
+    accepted. A mean over about the last PACE_STEPS steps."""
+
+    def __init__(self) -> None:
+        self.step_tokens = 1.0
+        self._begun = False
+        self._part = 0.0
+        """Of a token, which is not counted yet."""
+
+    def stepped(self, steps: int, step_tokens: float) -> int:
+        """So many steps gave so many tokens each; whole tokens of a request since the last call."""
+        if steps <= 0:
+            return 0
+        step_tokens = max(1.0, step_tokens)
+        weight = min(1.0, steps / PACE_STEPS) if self._begun else 1.0
+        self._begun = True
+        self.step_tokens += weight * (step_tokens - self.step_tokens)
+        given = self._part + steps * step_tokens
+        self._part = given % 1.0
+        return int(given)
 
 
 class RankState:
@@ -58,6 +85,7 @@ class RankState:
         """Best-effort requests of ours, and their prompt tokens."""
         self.unstreamed: dict[int, CountsSteps] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
+        self.pace = Pace()
         self.bounds = bounds
         self.watchdog = Watchdog(bounds)
         self.health = Health.HEALTHY
@@ -113,6 +141,7 @@ class RankState:
             slots=worker.slots,
             reserve=worker.reserve,
             shares_experts=worker.shares_experts,
+            step_tokens=self.pace.step_tokens,
         )
         if urgent and worker.spec.preempts and self.best_effort_requests:
             decodes = worker.spec.role == "decode"
@@ -121,10 +150,11 @@ class RankState:
             )
         return view
 
-    def stepped(self, steps: int) -> None:
-        """It did so many decode steps: each answer that does not stream has as many tokens more."""
+    def stepped(self, steps: int, step_tokens: float) -> None:
+        """It did so many decode steps: each answer that does not stream has their tokens more."""
+        tokens = self.pace.stepped(steps, step_tokens)
         for request in self.unstreamed.values():
-            request.stepped(steps)
+            request.stepped(tokens)
 
     def beat(self, beat: Beat, now: float) -> bool:
         """Take its scheduler's heartbeat; whether its health has changed. A request of ours is
@@ -137,6 +167,7 @@ class RankState:
 
     def begin_anew(self) -> None:
         """Another process computes there now."""
+        self.pace = Pace()
         self.ledger.renew()
         self.watchdog = Watchdog(self.bounds)
         self.health = Health.HEALTHY

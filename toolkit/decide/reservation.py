@@ -78,9 +78,9 @@ class Reservation:
         if self._following is not None:
             self._following.counted(self.key, tokens)
 
-    def stepped(self, steps: int) -> None:
-        """The rank did so many decode steps."""
-        self.count(steps)
+    def stepped(self, tokens: int) -> None:
+        """The rank's decode steps gave it so many."""
+        self.count(tokens)
 
     def end(self, ok: bool | None, now: float, generated: int = 0, finished: bool = False) -> None:
         """It is gone. `ok`: None when it went on elsewhere. `generated` here, 0 where that is not

@@ -170,7 +170,7 @@ class BrHPolicy(BalanceRoute):
         import numpy as np
 
         now = np.array(ranks.load)[:, None]
-        held = self.inflight.projections(ranks.keys, self.horizon)
+        held = self.inflight.projections(ranks.keys, self.horizon, ranks.paces)
         ahead: np.ndarray = now + (held - held[:, :1])
         np.maximum(ahead, 0.0, out=ahead)
         if any(ranks.silent):

@@ -76,6 +76,10 @@ class Copy:
     """Since it was ordered."""
     reserve: int
     replay_s: float = 0.0
+    step_tokens: float = 1.0
+    """That a step gives the request in the mean; more than one where drafts are accepted."""
+    most_a_step: int = 1
+    """Tokens that one step may give it."""
 
     @property
     def whole(self) -> int:
@@ -105,7 +109,8 @@ class Copy:
     @property
     def written(self) -> float:
         """Bytes a second that the decode adds."""
-        return self.page_bytes / self.page_tokens / self.step_s if self.step_s > 0 else 0.0
+        a_step = self.step_tokens * self.page_bytes / self.page_tokens
+        return a_step / self.step_s if self.step_s > 0 else 0.0
 
     @property
     def pause_s(self) -> float:
@@ -116,14 +121,15 @@ class Copy:
     def last_chance(self) -> bool:
         """Whether the tokens of another round would use up what is reserved; that a round is over
         is seen at the end of a step."""
-        return self.rounds > 0 and (self.reserve - PAUSE_STEPS) * self.step_s <= self.pause_s
+        steps = self.reserve / self.most_a_step - PAUSE_STEPS
+        return self.rounds > 0 and steps * self.step_s <= self.pause_s
 
     @property
     def fits(self) -> bool:
         """Whether a stop now is as short as one can be, or short enough: within the time of two
-        steps, or what two steps write (of pages with several tokens, one)."""
-        least = PAUSE_STEPS if self.page_tokens == 1 else 1
-        if self.pages - self.sent <= least:
+        steps, or the pages that two steps may write."""
+        written = PAUSE_STEPS * self.most_a_step
+        if self.pages - self.sent <= -(-written // self.page_tokens):
             return True
         return self.pause_s <= PAUSE_STEPS * self.step_s
 
@@ -185,11 +191,11 @@ def _over(copy: Copy, reason: str) -> Next:
     return Next(Act.REPLAY if replay_s < copy.pause_s else Act.GIVE_UP, reason)
 
 
-def reserve_for(tokens: int, tokens_a_second: float, step_s: float, most: int) -> int:
+def reserve_for(tokens: int, tokens_a_second: float, token_s: float, most: int) -> int:
     """How many tokens a request may generate while `tokens` of its KV are sent: for these the
-    target reserves places. Rate and step time are those of the last copy from there, 0 where there
-    was none."""
-    if tokens_a_second <= 0 or step_s <= 0:
+    target reserves places. The rate, and the seconds a generated token, are those of the last copy
+    from there, 0 where there was none."""
+    if tokens_a_second <= 0 or token_s <= 0:
         return min(most, LEAST_RESERVE)
     seconds = SETTING_UP_S + tokens / tokens_a_second
-    return min(most, int(min(most, max(LEAST_RESERVE, ALLOWANCE * seconds / step_s))))
+    return min(most, int(min(most, max(LEAST_RESERVE, ALLOWANCE * seconds / token_s))))

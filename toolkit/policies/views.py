@@ -51,7 +51,8 @@ class WorkerView:
     """One choice: a (server, DP rank). `inflight*` is this router's own count; `slots` how many
     requests it runs at a time at most, 0 for a plain SGLang, which does not say; `reserve` how many
     KV tokens it keeps free for each of them, beside what it holds, before it takes one more (a
-    decode worker's `--num-reserved-decode-tokens`); `shares_experts`: see `group_of`."""
+    decode worker's `--num-reserved-decode-tokens`); `shares_experts`: see `group_of`;
+    `step_tokens`: that a decode step gives a request, more than 1 where drafts are accepted."""
 
     name: str
     url: str = ""
@@ -63,6 +64,7 @@ class WorkerView:
     slots: int = 0
     reserve: int = 0
     shares_experts: bool = False
+    step_tokens: float = 1.0
 
     @property
     def key(self) -> tuple[str, int]:

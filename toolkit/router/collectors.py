@@ -27,6 +27,7 @@ _STEPS = {
     "steps": ("decode_steps", "Decode steps"),
     "seconds": ("decode_step_seconds", "Wall time of decode steps"),
     "requests": ("decode_step_requests", "Sum of batch sizes over decode steps"),
+    "new_tokens": ("decode_step_tokens", "Tokens that decode steps gave requests"),
     "kv_tokens": ("decode_step_kv_tokens", "Sum of KV tokens over decode steps"),
     "distinct": (
         "decode_distinct_experts",

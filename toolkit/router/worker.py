@@ -96,12 +96,14 @@ class Rank(RankState):
     def take_steps(self, event: Steps) -> None:
         """Take a decode rank's sums. ValueError when they cannot be."""
         sums = self.steps or StepSums()
-        before = sums.steps
+        before, requests, tokens = sums.steps, sums.requests, sums.new_tokens
         sums.add(event)
         self.steps = sums
         if sums.steps > before:
             self.silence.stepped(monotonic())
-        self.worker.channel.send(m.Stepped(self.key, sums.steps - before))
+        requests, tokens = sums.requests - requests, sums.new_tokens - tokens
+        each = tokens / requests if requests else 1.0
+        self.worker.channel.send(m.Stepped(self.key, sums.steps - before, each))
 
     def take_beat(self, event: Heartbeat) -> None:
         """Take its scheduler's heartbeat."""

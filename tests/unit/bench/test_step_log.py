@@ -55,7 +55,7 @@ class Req:
 
     @property
     def output_ids_through_stop(self) -> list[int]:
-        return self.output_ids
+        return self.output_ids[: self.limit]
 
     def end(self, how: str) -> None:
         self.finished_reason = SimpleNamespace(to_json=lambda: {"type": how})
@@ -64,11 +64,15 @@ class Req:
 class Worker:
     """Drives the hooks as SGLang's event loops do."""
 
-    def __init__(self, clock: Clock, on_cpu: bool = True, overlap: bool = True) -> None:
+    def __init__(
+        self, clock: Clock, on_cpu: bool = True, overlap: bool = True, drafts: bool = False
+    ) -> None:
         self.clock, self.on_cpu, self.forwards = clock, on_cpu, 0
         channel = SimpleNamespace(socket=object())
         self.scheduler = SimpleNamespace(
-            ipc_channels=SimpleNamespace(send_to_tokenizer=channel), enable_overlap=overlap
+            ipc_channels=SimpleNamespace(send_to_tokenizer=channel),
+            enable_overlap=overlap,
+            spec_algorithm=SimpleNamespace(is_none=lambda: not drafts),
         )
 
     def launch(self, reqs: list[Req], seconds: float, cpu: float, idle: bool = False) -> Any:
@@ -91,12 +95,12 @@ class Worker:
             self.clock.run(0.0, cpu)
         return batch
 
-    def process(self, batch: Any, seconds: float = 0.0, cpu: float = 0.0) -> None:
+    def process(self, batch: Any, seconds: float = 0.0, cpu: float = 0.0, tokens: int = 1) -> None:
         def original(*_: Any) -> None:
             self.clock.run(seconds, cpu)
             for req in batch.reqs:
                 if not req.finished():
-                    req.output_ids.append(7)
+                    req.output_ids += [7] * tokens
                     if len(req.output_ids) >= req.limit:
                         req.end("length")
 
@@ -154,6 +158,18 @@ def test_under_overlap_a_result_is_looked_at_one_forward_later(clock: Clock) -> 
     assert done[0]["cpu_seconds"] == pytest.approx(0.012)
     assert done[0]["end"] == pytest.approx(columns["end"][-1])
     assert step_log.step_log().forwards == {}
+
+
+def test_with_a_draft_a_step_gives_what_was_accepted(clock: Clock) -> None:
+    """And what it gave behind the end of the answer nobody gets."""
+    worker, reqs = Worker(clock, drafts=True), [Req([1] * 5, limit=6), Req([1] * 5, limit=20)]
+    for accepted in (3, 1, 4):
+        worker.process(worker.launch(reqs, 0.020, 0.010), tokens=accepted)
+    columns, done = taken()
+    assert columns["new_tokens"] == [6, 2, 1 + 4]
+    assert columns["requests"] == [2, 2, 2]
+    [row] = done
+    assert (row["output_tokens"], row["timed_tokens"]) == (6, 2)
 
 
 def test_on_an_accelerator_the_thread_says_nothing(clock: Clock) -> None:

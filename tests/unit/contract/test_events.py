@@ -82,7 +82,7 @@ def test_the_names_on_the_wire_stay_as_they_were() -> None:
     }  # fmt: skip
     assert json.loads(encode(Steps(1, 2, 3, 4.0, 5.0, 6))) == {
         "type": "steps", "steps": 1, "requests": 2, "kv_tokens": 3, "seconds": 4.0,
-        "distinct": 5.0, "dp_rank": 6,
+        "distinct": 5.0, "dp_rank": 6, "new_tokens": 0,
     }  # fmt: skip
     assert (paths.EVENTS, paths.EXPERTS) == ("/toolkit/events", "/toolkit/experts")
 

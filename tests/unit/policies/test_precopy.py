@@ -36,6 +36,8 @@ class Link:
     opens_s: float = 0.1
     reserve: int = 1 << 40
     replay_s: float = 0.0
+    gives: tuple[int, ...] = (1,)
+    """Tokens of each step, again and again."""
     sends: list[tuple[int, int]] = field(default_factory=list)
     """Pages from, pages to, of each round and of the rest."""
 
@@ -44,10 +46,11 @@ class Link:
         sent = rounds = round_bytes = stuck = 0
         round_s = ends = 0.0
         fewest = math.inf
-        in_flight = False
+        in_flight, given = False, 0
+        mean, most = sum(self.gives) / len(self.gives), max(self.gives)
         for step in range(looks):
             now = step * self.step_s
-            complete = self.tokens + step
+            complete = self.tokens + given
             if in_flight and now >= ends:
                 in_flight, rounds = False, rounds + 1
                 begin, end = self.sends[-1]
@@ -59,8 +62,9 @@ class Link:
             copy = Copy(
                 self.page, self.page * self.token_bytes, complete, sent, in_flight,
                 now >= self.opens_s, rounds, round_bytes, round_s, stuck, self.step_s, now,
-                self.reserve - step, self.replay_s,
+                self.reserve - given, self.replay_s, mean, most,
             )  # fmt: skip
+            given += self.gives[step % len(self.gives)]
             then = next_act(copy)
             if then.act == Act.SEND:
                 assert not in_flight and copy.due > 0
@@ -80,7 +84,7 @@ class Link:
     @property
     def share(self) -> float:
         """Of the link, what the decode writes."""
-        return self.token_bytes / self.step_s / self.rate
+        return sum(self.gives) / len(self.gives) * self.token_bytes / self.step_s / self.rate
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 2, 10, 50])
@@ -107,6 +111,25 @@ def test_it_comes_to_a_short_stop_wherever_kv_is_sent_faster_than_it_is_written(
         assert then.reason
         # Two rounds' worth of steps are lost to looking at the ends of steps only.
         assert link.share >= 0.5 or entire_s > ENTIRE_S / 2, (link.share, then)
+
+
+@pytest.mark.parametrize("gives", [(4,), (1, 4), (1, 1, 2)])
+@pytest.mark.parametrize("tokens", [512, 8192])
+@pytest.mark.parametrize("page", [1, 16])
+def test_steps_that_give_several_tokens_write_more_and_use_places_up_sooner(
+    gives: tuple[int, ...], tokens: int, page: int
+) -> None:
+    link = Link(tokens, SMALL, 0.004, 1e9, page, gives=gives)
+    then, copy = link.run()
+    assert then == Next(Act.STOP)
+    begin, end = link.sends[-1]
+    written = math.ceil(PAUSE_STEPS * max(gives) / page) * page * SMALL
+    allowed = PAUSE_STEPS * link.step_s + written / link.rate + link.latency_s
+    assert (end - begin) * page * SMALL / link.rate + link.latency_s <= allowed
+    used = copy.complete - tokens
+    for reserve in range(used + 12):
+        then, copy = Link(tokens, SMALL, 0.004, 1e9, page, reserve=reserve, gives=gives).run()
+        assert then.act != Act.STOP or copy.reserve >= 0, "it would write where no place is kept"
 
 
 @pytest.mark.parametrize("step_ms", [0.5, 2, 10, 50])

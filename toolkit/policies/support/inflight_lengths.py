@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,9 @@ class InflightLengths:
 
     p_fin is the probability that it ends within H steps, mu_rem the steps that it then has left
     (`Predictor`). *Ours*: c is rounded, every request is there at h = 0, and one whose c rounds to
-    H stays to the end. Source: BalanceRoute (arXiv 2605.06113), 5.1: load projections are rectified
-    by the tokens that are counted on the streams.
+    H stays to the end. Where drafts are accepted a step gives a request of rank g a_g tokens: it
+    stays for c_i / a_g steps, c_i in tokens, and adds h * a_g. Source: BalanceRoute (arXiv
+    2605.06113), 5.1: load projections are rectified by the tokens that are counted on the streams.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -144,15 +146,21 @@ class InflightLengths:
             self.ended(rid, finished=False)
         return gone
 
-    def projections(self, keys: Sequence[Key], horizon: int) -> np.ndarray:
-        """P_{g,h}, KV tokens [ranks, horizon + 1], for these ranks in this order."""
+    def projections(
+        self, keys: Sequence[Key], horizon: int, paces: Sequence[float] = ()
+    ) -> np.ndarray:
+        """P_{g,h}, KV tokens [ranks, horizon + 1], for these ranks in this order. `paces`: a_g of
+        each, tokens that a step gives a request; 1 where there are none."""
         import numpy as np
 
         count, steps = len(self._who), horizon + 1
         if not count:
             return np.zeros((len(keys), steps), dtype=np.int64)
         flight = self._flight.head(count)
-        stay = self.predictor.outlook(flight, horizon).steps(horizon)
+        by_place = self._by_place(keys, paces)
+        ahead_tokens = math.ceil(horizon * by_place.max())
+        stay = self.predictor.outlook(flight, ahead_tokens).steps(ahead_tokens)
+        stay = stay / by_place[self._rank[:count]]
         # Half steps go up, those that rounding left just below one too.
         left = np.floor(stay + (0.5 + SLIVER)).astype(np.int64)
         # Stays for `left` steps: there at h = 0..left - 1, and to the end if it stays through H.
@@ -166,11 +174,23 @@ class InflightLengths:
         # Those that have left by h, tokens and heads; P is what is there now without them.
         tokens = np.bincount(at, held, size).astype(np.int64).reshape(cells).cumsum(axis=1)
         heads = np.bincount(at, minlength=size).reshape(cells).cumsum(axis=1)
-        ahead = np.arange(steps) * (heads[:, -1:] - heads[:, :-1])
+        grown = (by_place[:, None] * np.arange(steps)).astype(np.int64)
+        ahead = grown * (heads[:, -1:] - heads[:, :-1])
         both = tokens[:, -1:] - tokens[:, :-1] + ahead
         rows = np.array([self._ranks.get(key, -1) for key in keys], dtype=np.int64)
         found: np.ndarray = both[rows]
         found[rows < 0] = 0
+        return found
+
+    def _by_place(self, keys: Sequence[Key], paces: Sequence[float]) -> np.ndarray:
+        """a_g by a rank's place, float64 [places]."""
+        import numpy as np
+
+        found = np.ones(len(self._counts))
+        if paces and max(paces) > 1.0:
+            for key, tokens in zip(keys, paces, strict=True):
+                if key in self._ranks:
+                    found[self._ranks[key]] = max(1.0, tokens)
         return found
 
     def _judge(self, slot: int) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toolkit.policies.views import Load, RequestView, WorkerView
 
@@ -20,6 +20,7 @@ class Ranks:
     - `room`: KV tokens that one more request may bring, below 0 where none may come, infinite where
       the pool's size is unknown
     - `reserve`: KV tokens by which the room shrinks with every request, beside its own
+    - `paces`: tokens that a step gives a request
     - `silent`: has no reading while others have one; counts as loaded
     - `pool`: the largest room of an empty one among them
     """
@@ -32,6 +33,7 @@ class Ranks:
     reserve: list[int]
     silent: list[bool]
     pool: float
+    paces: list[float] = field(default_factory=list)
 
     def open(self, size: float) -> list[int]:
         """The ranks that can take a request of this size now. One that no pool could hold is
@@ -93,6 +95,7 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
         ranks.room.append(room)
         ranks.reserve.append(worker.reserve)
         ranks.silent.append(silent)
+        ranks.paces.append(worker.step_tokens)
     ranks.pool = biggest
     if all(ranks.silent):
         ranks.silent = [False] * len(ranks.silent)

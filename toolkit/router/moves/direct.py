@@ -107,7 +107,7 @@ class Direct:
         if not last.token_bytes or last.step_s <= 0:
             return None
         seconds = live.length * last.token_bytes / last.rate
-        if seconds < live.at_most * last.step_s:
+        if seconds < live.at_most * _token_s(last):
             return None
         return (
             f"it ends sooner than its KV is sent: that takes {seconds:.1f} s by the "
@@ -147,8 +147,13 @@ class Direct:
             wanted = reserve_for(live.length, 0.0, 0.0, MAX_LATE)
         else:
             rate = last.rate / last.token_bytes
-            wanted = reserve_for(live.length, rate, last.step_s, MAX_LATE)
+            wanted = reserve_for(live.length, rate, _token_s(last), MAX_LATE)
         return int(max(1, min(most, room, max(wanted, self._least.get(source, 0)))))
+
+
+def _token_s(last: Moving) -> float:
+    """Seconds a generated token on the rank that said so; 0: not measured."""
+    return last.step_s / max(1.0, last.step_tokens)
 
 
 class _Transfer:

@@ -110,7 +110,7 @@ class Source:
             finished_reason=None,
             return_logprob=False,
         )
-        self.ended = False
+        self.ended = self.drafts = False
         pages = -(-(prompt + 400) // page)
         # Page n of the request is page 7 n + 3 of the pool.
         rows = [(7 * (at // page) + 3) * page + at % page for at in range(pages * page)]
@@ -127,6 +127,9 @@ class Source:
             req_to_metadata_buffer_idx_allocator=self.rows,
             disagg_metadata_buffers=MetadataBuffers(4, 16, torch.float32, 8),
             output_streamer=SimpleNamespace(stream_output=self.stream),
+            spec_algorithm=SimpleNamespace(is_none=lambda: not self.drafts),
+            enable_overlap=False,
+            running_batch=SimpleNamespace(reqs=[self.req], spec_info=None),
         )
         current().keep(MovingState())
         current().keep(HeldState())
@@ -259,6 +262,32 @@ def test_rounds_follow_each_other_and_each_takes_what_was_written_since() -> Non
     one.cut()
     assert one.event[-1].rounds >= 1 and one.event[-1].rate > 0
     assert sum(one.sender.calls) == 300 + one.event[-1].outputs
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_draft_goes_on_where_it_was(overlap: bool) -> None:
+    """Its state is the stopped request's; under overlap it is of a later step, and left out."""
+    import torch
+
+    one = source(20, 5, Send("r", 7, 5, 100))
+    one.drafts, one.scheduler.enable_overlap = True, overlap
+    drafts = SimpleNamespace(
+        topk_p=torch.tensor([[0.2], [0.7]]),
+        topk_index=torch.tensor([[4], [9]]),
+        hidden_states=torch.arange(32.0).view(2, 16) + 1,
+    )
+    batch = SimpleNamespace(reqs=[SimpleNamespace(rid="s"), one.req], spec_info=drafts)
+    one.scheduler.running_batch = batch
+    buffers = one.scheduler.disagg_metadata_buffers
+    for each in (buffers.output_topk_p, buffers.output_topk_index, buffers.output_hidden_states):
+        each.fill_(5)  # another request's
+    one.cut()
+    row_of = one.move.row
+    wanted = (0.0, 0, [0.0] * 16) if overlap else (0.7, 9, list(range(17, 33)))
+    assert float(buffers.output_topk_p[row_of, 0]) == pytest.approx(wanted[0])
+    assert int(buffers.output_topk_index[row_of, 0]) == wanted[1]
+    assert buffers.output_hidden_states[row_of].tolist() == wanted[2]
+    assert not buffers.output_topk_p[row_of, 1:].any(), "one candidate, not 16"
 
 
 def test_only_the_last_ids_travel_with_the_kv() -> None:

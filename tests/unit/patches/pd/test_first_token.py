@@ -94,7 +94,7 @@ HELD = {
     "stop regex": "ends",
     "no token": "outside the vocabulary",
     "less than none": "outside the vocabulary",
-    "drafts": "speculative",
+    "drafts": "",
     "grammar": "ends",
     "aborted": "ending",
     "beam": "beam",

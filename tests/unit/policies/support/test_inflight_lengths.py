@@ -63,6 +63,29 @@ def test_projections_are_what_will_happen_when_lengths_are_known(steps: Any, hor
         assert inflight.tokens(key) == wanted[at, 0]
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 300), st.integers(1, 90)), min_size=1),
+    st.sampled_from([1, 7, 80]),
+    st.sampled_from([1.0, 1.5, 4.0]),
+)
+def test_where_drafts_are_accepted_requests_grow_faster_and_leave_sooner(
+    requests: Any, horizon: int, pace: float
+) -> None:
+    """Of two ranks, the first at one token a step."""
+    inflight = InflightLengths(Oracle())
+    wanted = np.zeros((2, horizon + 1))
+    for number, (at, prompt, length) in enumerate(requests):
+        view = RequestView(prompt_tokens=prompt, max_new_tokens=length)
+        inflight.sent(f"r{number}", KEYS[at], view)
+        a = pace if at else 1.0
+        stays = min(horizon, max(1, int(length / a + 0.5)))
+        for h in range(horizon + 1 if stays >= horizon else stays):
+            wanted[at, h] += prompt + int(a * h)
+    found = inflight.projections(KEYS[:2], horizon, [1.0, pace])
+    assert np.abs(found - wanted).max() <= len(requests)
+
+
 def test_late_news_of_a_request_that_is_gone_is_no_error() -> None:
     inflight = InflightLengths(Survival())
     inflight.sent("a", KEYS[0], RequestView(prompt_tokens=10))
