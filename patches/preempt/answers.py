@@ -81,7 +81,6 @@ def obstacle(scheduler: Scheduler) -> str:
             getattr(disagg, "disaggregation_decode_retraction_backup", "") == "none"
         ),
         "KV comes to host memory first": host_receive.on(scheduler),
-        "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "sparse attention with KV in host memory": scheduler.enable_hisparse,
         "its model keeps a recurrent state": scheduler.is_hybrid_ssm,
     }

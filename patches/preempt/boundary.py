@@ -8,9 +8,9 @@ lies where it lay: hidden states and residual in the frames of the call that was
 in its slots. Nothing is computed twice, and no model needs to know of it (SGLang's own
 `forward_split_prefill` is there for some only).
 
-What a forward keeps elsewhere is put back: the attention backend's plan is made anew, the experts
-that its first layers have chosen are copied out of the capturer's buffer and back, the patches'
-notes of the batch that is launched likewise.
+What a forward keeps elsewhere is put back: the attention backend's plan is made anew and its
+context put back, the experts that its first layers have chosen are copied out of the capturer's
+buffer and back, the patches' notes of the batch that is launched likewise.
 
 Requests only: what else came (an abort, a flush, new weights) must not meet half a forward, and
 what came after it must not overtake it, so it stays for the loop's own look.
@@ -86,7 +86,6 @@ def obstacle(scheduler: Scheduler) -> str:
         "sliding-window KV": scheduler.is_hybrid_swa,
         "the model keeps a state beside the KV of its tokens": scheduler.is_hybrid_ssm,
         "the overlap scheduler launches a whole prompt ahead": scheduler.enable_overlap,
-        "speculative decoding": not scheduler.spec_algorithm.is_none(),
         "adapters (LoRA)": scheduler.enable_lora,
         "the model takes more than text": scheduler.model_config.is_multimodal,
         "it is a decode worker": scheduler.disaggregation_mode.value == "decode",
@@ -366,6 +365,7 @@ def _run(scheduler: Scheduler, batch: Batch) -> None:
 @contextmanager
 def _put_back(scheduler: Scheduler, running: BestEffortBatch) -> Iterator[None]:
     """What the forward that stands still keeps in shared places."""
+    from sglang.srt.model_executor.forward_context import set_forward_context
     from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
     state = of(scheduler).get(BoundaryState)
@@ -380,9 +380,13 @@ def _put_back(scheduler: Scheduler, running: BestEffortBatch) -> Iterator[None]:
     full, debug = scheduler.running_batch.batch_is_full, scheduler.cur_batch_for_debug
     state.running = None
     scheduler.running_batch.batch_is_full = False
+    # A forward takes the context that there is for its own: a draft would write into the KV pool of
+    # the model that stands still.
+    context = set_forward_context(None)
     try:
         yield
     finally:
+        set_forward_context(context)
         state.running, state.forward, state.done = running, forward, done
         scheduler.chunked_req = chunked
         scheduler.running_batch.batch_is_full = full
@@ -438,6 +442,7 @@ PATCH = Patch(
         *(f"{RECEIVER}.{field}" for field in WATCHED),
         "sglang.srt.managers.io_struct.TokenizedGenerateReqInput",
         "sglang.srt.runtime_context.get_parallel",
+        "sglang.srt.model_executor.forward_context.set_forward_context",
         "sglang.srt.state_capturer.routed_experts.get_global_experts_capturer",
         "sglang.srt.utils.broadcast_pyobj",
     ),

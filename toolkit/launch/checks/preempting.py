@@ -41,7 +41,6 @@ def between_chunks(worker: WorkerPlan, keeps_state: bool = False) -> str:
         "with DP attention all ranks take each step together": worker.dp_attention,
         "the model keeps a state beside the KV of its tokens": keeps_state,
         "pipeline stages": bool(worker.pipelined),
-        "speculative decoding": "--speculative-algorithm" in flags,
         "adapters (LoRA)": "--enable-lora" in flags or "--lora-paths" in flags,
     }
     return ", ".join(reason for reason, there in reasons.items() if there)

@@ -101,7 +101,6 @@ def test_without_classes_it_would_stop_nobody(
     [
         ({"args": {"pp-size": 2}}, "pipeline stages"),
         ({"args": {"enable-lora": True}}, "LoRA"),
-        ({"args": {"speculative-algorithm": "NGRAM"}}, "speculative"),
         ({"tp": 2, "dp": 2, "dp_attention": True}, "DP attention"),
     ],
 )
