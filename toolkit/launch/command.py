@@ -23,12 +23,13 @@ from toolkit.contract.variables import (
     RELOCATE_VARIABLE,
     WAITING_VARIABLE,
 )
-from toolkit.launch.model import ModelFacts
+from toolkit.launch.model import ModelFacts, draft_path
 from toolkit.launch.sglang_router import KEY_ENV
 from toolkit.launch.signature_flags import RECORD
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.dp_policy import by_signature
 from toolkit.settings.role import Role
+from toolkit.settings.speculative import Speculative
 
 CPU_ENV = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -146,6 +147,8 @@ def worker_flags(
             # The forward runs before a decode worker is chosen; 1 attempt stalls in mixed traffic.
             early = dispatch == "late" or by_signature(deployment.decode.dp_policy)
             flags["optimistic-prefill-attempts"] = 1000 if early else None
+    if deployment.speculative is not None:
+        flags |= speculative_flags(deployment, deployment.speculative)
     own = {k.lstrip("-").replace("_", "-"): v for k, v in role.args.items()}
     if (
         (flags | own)[RECORD]
@@ -158,6 +161,18 @@ def worker_flags(
         # They and the capturer do not go together (`toolkit.contract.capturing`).
         flags["disable-prefill-cuda-graph"] = True
     return flags | own
+
+
+def speculative_flags(deployment: Deployment, asked: Speculative) -> Flags:
+    """Of a worker whose draft proposes tokens; the same for every role."""
+    draft = None if asked.draft is None else str(draft_path(deployment, asked.draft))
+    return {
+        "speculative-algorithm": asked.algorithm,
+        "speculative-draft-model-path": draft,
+        "speculative-num-steps": asked.steps,
+        "speculative-eagle-topk": asked.topk,
+        "speculative-num-draft-tokens": asked.tokens or asked.steps + 1,
+    }
 
 
 def to_argv(flags: Mapping[str, Any]) -> list[str]:

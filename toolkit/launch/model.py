@@ -169,6 +169,13 @@ def _embedded() -> Path:
     return Path(embedded.model_path())
 
 
+def draft_path(deployment: Deployment, draft: str) -> Path:
+    """The folder of a draft's weights; `embedded`: the draft of the embedded model."""
+    from toolkit import embedded
+
+    return embedded.draft_path() if draft == "embedded" else from_folder(deployment, draft)
+
+
 def from_folder(deployment: Deployment, text: str) -> Path:
     """A path of the deployment file: relative ones start at the file's folder."""
     path = Path(text).expanduser()

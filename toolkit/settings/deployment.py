@@ -22,6 +22,7 @@ from toolkit.settings.processes import LogFiles, Restart, Timeouts
 from toolkit.settings.role import Role
 from toolkit.settings.router.section import Router
 from toolkit.settings.section import Count, Port, Section, Short, key
+from toolkit.settings.speculative import Speculative
 from toolkit.settings.transfer import SENDING, Transfer
 
 ROLES = ("prefill", "decode", "worker")
@@ -61,6 +62,9 @@ class Deployment(Section):
     worker: Role = key(Role(), "the workers that do both (`mode: plain`)")
     capture_experts: bool = key(
         False, "workers keep the experts of every token (profile, signatures)"
+    )
+    speculative: Annotated[Speculative | None, Short("draft")] = key(
+        None, "a draft proposes tokens; a text is short for `speculative.draft`"
     )
     transfer: Transfer = key(Transfer(), "how KV moves from prefill to decode workers")
     router: Annotated[Router, Short("kind")] = key(
@@ -102,6 +106,15 @@ class Deployment(Section):
             keys = acting.given(role, also_false=False)
             acting.refuse({key: acting.role_problem(key, name, device) for key in keys})
         return role
+
+    @field_validator("speculative")
+    @classmethod
+    def _trees_are_of_plain_workers(
+        cls, speculative: Speculative | None, info: ValidationInfo
+    ) -> Speculative | None:
+        if speculative is not None and speculative.topk > 1 and info.data.get("mode") != "plain":
+            raise ValueError("topk: a tree was not tried with KV that moves: 1, or mode: plain")
+        return speculative
 
     @field_validator("transfer")
     @classmethod

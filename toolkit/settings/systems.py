@@ -23,9 +23,12 @@ System = Literal[
     "stages",
     "moves",
     "relocated experts",
+    "speculative decoding",
     "policy in the DP controller",
 ]
 SYSTEMS: tuple[System, ...] = get_args(System)
+ALGORITHM = "speculative-algorithm"
+"""Of a role's own `args`."""
 
 
 def systems_of(deployment: Deployment) -> tuple[System, ...]:
@@ -66,9 +69,15 @@ def _of_roles(deployment: Deployment) -> set[System]:
         "preempted prompts": ours and prefilling.preempt is not None,
         "paused answers": ours and split and deployment.decode.preempt is not None,
         "relocated experts": any(role.relocate for role in roles),
+        "speculative decoding": deployment.speculative is not None
+        or any(ALGORITHM in map(_flag, role.args) for role in roles),
         "policy in the DP controller": any(role.dp_policy is not None for role in roles),
     }
     return {system for system, there in on.items() if there}
+
+
+def _flag(key: str) -> str:
+    return key.lstrip("-").replace("_", "-")
 
 
 def _words(policy: Policy) -> set[str]:

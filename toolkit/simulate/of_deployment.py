@@ -7,6 +7,7 @@ from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import read_model
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.role import Role
+from toolkit.settings.systems import systems_of
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,
@@ -43,6 +44,10 @@ def fleet_of(
     router = deployment.router
     if router.kind != "toolkit":
         raise SimulateError(f"router: {router.kind} is not simulated: toolkit is")
+    if "speculative decoding" in systems_of(deployment):
+        raise SimulateError(
+            "speculative: steps that give several tokens are not simulated: leave it out"
+        )
     given = {
         "dispatch": router.dispatch,
         "prefill_policy": router.prefill_policy,
@@ -171,7 +176,7 @@ def layers_that_stop(deployment: Deployment, role: Role) -> int:
 def _between_chunks(role: Role) -> bool:
     """Whether its prompts cannot be stopped between layers."""
     stages = max(int(_arg(role, name, 1)) for name in ("pp-size", "pipeline-parallel-size"))
-    others = ("speculative-algorithm", "enable-lora", "lora-paths")
+    others = ("enable-lora", "lora-paths")
     return role.dp_attention or stages > 1 or any(_arg(role, name, None) for name in others)
 
 

@@ -11,6 +11,11 @@ MUST_EQUAL = {
     "kv_cache_dtype": "KV cache dtype",
     "disaggregation_transfer_backend": "transfer backend",
     "served_model_name": "served model name",
+    "speculative_algorithm": "speculative algorithm",
+    "speculative_eagle_topk": "number of candidates of a drafted token",
+    "speculative_num_steps": "number of drafted tokens",
+    "speculative_num_draft_tokens": "number of verified tokens",
+    "speculative_draft_model_path": "draft",
 }
 
 
