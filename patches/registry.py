@@ -23,7 +23,7 @@ from patches.cpu import (
     template,
 )
 from patches.dp import controller, controller_process, load_count, progress, watch
-from patches.experts import capture, layer_numbers, signature
+from patches.experts import capture, halves, layer_numbers, signature
 from patches.http import (
     message_answers,
     message_sockets,
@@ -104,6 +104,7 @@ ALL: tuple[Patch, ...] = (
     early_send.PATCH,
     early_place.PATCH,
     capture.PATCH,
+    halves.PATCH,
     layer_numbers.PATCH,
     lockstep.PATCH,
     step_log.PATCH,

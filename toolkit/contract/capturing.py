@@ -34,10 +34,11 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
     if not resolved.get("enable_return_routed_experts"):
         return []
     problems = []
-    if resolved["enable_two_batch_overlap"]:
-        # state_capturer/base.py: each half of the batch writes the buffer's first rows.
-        what = "captured experts would be wrong: the second half of a batch overwrites the first's"
-        problems.append(Problem("enable-two-batch-overlap", what, f"leave it out{_OR}"))
+    if resolved["enable_two_batch_overlap"] and resolved["moe_a2a_backend"] not in SCATTERED:
+        # `patches.experts.halves` keeps the halves apart where each has a rank's own tokens.
+        what = "captured experts would be wrong: each half of a batch has the tokens of all ranks"
+        repair = f"use --moe-a2a-backend {SCATTERED[0]}, or leave it out{_OR}"
+        problems.append(Problem("enable-two-batch-overlap", what, repair))
     mode = resolved["disaggregation_mode"]
     if mode != "decode":
         problems += _prompts(resolved)

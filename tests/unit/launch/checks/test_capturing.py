@@ -46,6 +46,10 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
         None,
     ),
     "halves": (RANKS | {"args": {"enable-two-batch-overlap": True}}, "enable-two-batch-overlap"),
+    "halves with DeepEP": (
+        RANKS | {"args": {"enable-two-batch-overlap": True, "moe-a2a-backend": "deepep"}},
+        None,
+    ),
     "one chunk": ({"args": {"chunked-prefill-size": -1}}, "chunked-prefill-size"),
     "store": ({"args": {"enable-flexkv": True}}, "enable-flexkv"),
     "kernel": ({"args": {"moe-runner-backend": "triton_kernel"}}, "moe-runner-backend"),
