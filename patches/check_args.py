@@ -27,7 +27,7 @@ RESOLVED_FIELDS = (
     "enable_decoder_swa_bounded_replay", "ep_num_redundant_experts", "enable_eplb",
     "init_expert_location", "watchdog_timeout",
     "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker",
-    "radix_cache_backend",
+    "radix_cache_backend", "enable_pd_role_switch", "elastic_ep_backend",
 )  # fmt: skip
 
 

@@ -76,6 +76,7 @@ def main() -> None:
     from patches.flags import understood
     from patches.pd import waiting_queue
     from patches.relocate import kept
+    from patches.start import changing
     from patches.steps import speculative
 
     load_plugins()
@@ -87,6 +88,7 @@ def main() -> None:
     signature.check_worker(server_args)
     waiting_queue.check_worker(server_args)
     speculative.check_worker(server_args)
+    changing.check_worker(server_args)
     with _heartbeats():
         try:
             run_server(server_args)

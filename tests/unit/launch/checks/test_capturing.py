@@ -53,6 +53,10 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "one chunk": ({"args": {"chunked-prefill-size": -1}}, "chunked-prefill-size"),
     "store": ({"args": {"enable-flexkv": True}}, "enable-flexkv"),
     "kernel": ({"args": {"moe-runner-backend": "triton_kernel"}}, "moe-runner-backend"),
+    "a role that changes": (
+        {"args": {"enable-pd-role-switch": True, "disable-radix-cache": True}},
+        "enable-pd-role-switch",
+    ),
     "speculation": ({"args": {"speculative-algorithm": "NGRAM"}}, "speculative-algorithm"),
 }
 LATE: dict[str, tuple[dict[str, Any], bool]] = {
