@@ -28,6 +28,7 @@ PLAIN = (
     "window_throughput",
     "distinct_experts",
     "mean_batch",
+    "step_tokens",
     "mean_kv_tokens",
     "kv_spread",
     "barrier_share",

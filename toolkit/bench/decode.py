@@ -19,8 +19,12 @@ SERIES = ("worker_tpot", "worker_tpot_wall", "step", "step_wall")
 """Latencies, ms. Without `_wall`: on a core (or GPU) of its own, CPU time on CPU and wall time
 elsewhere. `worker_tpot` is that of `patches.steps.request_times`, one value a request; `step` has
 one value a decode step."""
-SINGLE = ("decode_steps", "mean_batch", "mean_kv_tokens", "distinct_experts", "window_throughput")
-"""`window_throughput`: output tokens a second in the window, one a request and step. A closed
+SINGLE = (
+    *("decode_steps", "mean_batch", "mean_kv_tokens", "distinct_experts", "window_throughput"),
+    "step_tokens",
+)
+"""`step_tokens`: that a step gives a request, more than 1 where drafts are accepted.
+`window_throughput`: output tokens a second in the window. A closed
 loop's `output_throughput` has its filling and running dry, too, and a policy that lets long
 requests wait runs dry for longer."""
 
@@ -77,11 +81,12 @@ class DecodeSteps:
         steps = self._joined("steps")
         found: dict[str, Any] = {"worker_clock": self.own_clock, "decode_steps": len(steps)}
         if len(steps):
-            found["mean_batch"] = float(self._column(steps, "requests").mean())
+            requests, made = self._column(steps, "requests"), self._column(steps, "new_tokens")
+            found["mean_batch"] = float(requests.mean())
+            found["step_tokens"] = float(made.sum() / requests.sum())
             if self.window is not None:
                 since, until = self.window
-                made = float(self._column(steps, "requests").sum())
-                found["window_throughput"] = made / (until - since)
+                found["window_throughput"] = float(made.sum()) / (until - since)
             found["mean_kv_tokens"] = float(self._column(steps, "kv_tokens").mean())
             distinct = self.distinct(steps)
             if np.isfinite(distinct).any():

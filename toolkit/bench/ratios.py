@@ -19,6 +19,7 @@ PLAIN_TITLES = {
     "window_throughput": "tokens/s, loop full",
     "distinct_experts": "distinct experts",
     "mean_batch": "batch",
+    "step_tokens": "tokens a request and step",
     "mean_kv_tokens": "KV tokens",
     "kv_spread": "KV max - min over ranks",
     "barrier_share": "share at the barrier",

@@ -9,7 +9,7 @@ from toolkit.bench.decode import DecodeSteps, RankSteps
 
 def step(batch: int, *distinct: float, **more: float) -> list[float]:
     """A decode row: 20 ms by the wall, 8 ms of CPU, 50 KV tokens a request."""
-    named = {"decode": 1.0, "requests": batch, "kv_tokens": 50 * batch, **more}
+    named = {"decode": 1.0, "requests": batch, "new_tokens": batch, "kv_tokens": 50 * batch, **more}
     named = {"seconds": 0.02, "cpu_seconds": 0.008} | named
     return [*(named.get(name, 0.0) for name in FIELDS), *distinct]
 

@@ -81,3 +81,10 @@ def test_a_window_takes_what_ended_in_it() -> None:
     assert part.ranks[0].finished[:, 0].tolist() == [3, 4, 5]
     assert part.metrics()["window_throughput"] == (4 + 5 + 6) / 3.0
     assert "window_throughput" not in found.metrics()
+
+
+def test_with_a_draft_a_step_gives_more_than_a_token() -> None:
+    steps = [step(2, 5, new_tokens=made, end=float(n)) for n, made in enumerate((3, 8, 2, 7))]
+    found = decode(rank("a", steps, []))
+    assert found.metrics()["step_tokens"] == 20 / 8
+    assert found.between(0.0, 2.0).metrics()["window_throughput"] == 11 / 2.0
