@@ -25,6 +25,7 @@ from patches.cpu import (
 from patches.dp import controller, controller_process, load_count, progress, watch
 from patches.experts import capture, halves, layer_numbers, signature
 from patches.http import (
+    accept_length,
     message_answers,
     message_sockets,
     output_ids,
@@ -94,6 +95,7 @@ ALL: tuple[Patch, ...] = (
     event_stream.PATCH,
     event_stream.SCHEDULER_PATCH,
     output_ids.PATCH,
+    accept_length.PATCH,
     signature.PATCH,
     first_token.PATCH,
     late_binding.PATCH,

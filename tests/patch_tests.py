@@ -22,6 +22,7 @@ SHOWN: dict[str, str] = {
     "cpu_deterministic": f"{E2E}/test_deterministic.py",
     "cpu_drafts": f"{E2E}/test_speculative.py",
     "cpu_latent_attention": f"{E2E}/test_architectures.py",
+    "accept_length": f"{UNIT}/http/test_accept_length.py",
     "expert_halves": f"{UNIT}/experts/test_halves.py",
     "expert_layers": f"{UNIT}/experts/test_layer_numbers.py",
     "message_answers": f"{UNIT}/http/test_message_answers.py",

@@ -14,6 +14,7 @@ from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.moving import migrate
 from tests.e2e.reference import Reference
+from tests.e2e.test_experts import captured, check, token_ids
 from tests.e2e.test_preempt import BE, LS, ask
 from tests.e2e.workers import metrics, settled, state, victim
 from toolkit.embedded import load_prompts, model_path
@@ -81,6 +82,15 @@ async def test_it_says_what_the_model_says_alone_in_fewer_steps(
     known = await state(up.router_url)
     assert (await metrics(up.router_url))["toolkit_router_early_total"] >= len(bodies)
     assert not known["eldr"]["problems"], "signatures came with all prefills"
+
+
+async def test_experts_of_accepted_tokens_are_those_of_the_model(
+    up: Running, reference: Reference
+) -> None:
+    """A rejected token's are written over; those of an accepted chain stay."""
+    prompts = token_ids()[:8]
+    for prompt, (output, rows) in zip(prompts, await captured(up, prompts, 4), strict=True):
+        check(reference, prompt, output, rows)
 
 
 async def test_the_overlap_scheduler_runs_as_it_does_on_gpus(up: Running) -> None:
