@@ -72,6 +72,15 @@ class Reference:
         """`greedy` of each prompt, with what was said after it."""
         return [self.greedy(ids, tokens, its) for ids, its in zip(prompts, said, strict=True)]
 
+    def log_probabilities(self, ids: Sequence[int], said: Sequence[int]) -> list[float]:
+        """Of each token of `said`, which comes after `ids`."""
+        import torch
+
+        with torch.no_grad():
+            out = self._model(torch.tensor([[*ids, *said]]), logits_to_keep=len(said) + 1)
+        rows = out.logits[0, :-1].log_softmax(dim=-1)
+        return [float(row[token]) for row, token in zip(rows, said, strict=True)]
+
     def _checked(self, ids: Sequence[int], said: Sequence[int]) -> list[int]:
         """The first tokens of `said` that are right, and the right one in place of the next."""
         import torch

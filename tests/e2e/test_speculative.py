@@ -93,6 +93,24 @@ async def test_experts_of_accepted_tokens_are_those_of_the_model(
         check(reference, prompt, output, rows)
 
 
+async def test_log_probabilities_are_of_the_tokens_that_were_accepted(
+    up: Running, reference: Reference
+) -> None:
+    prompts = chats(4)
+    async with calls.session() as http:
+        for ids in prompts:
+            body = calls.greedy(ids, TOKENS, stream=False) | {"return_logprob": True}
+            async with http.post(up.router_url + "/generate", json=body) as response:
+                assert response.status == 200, await response.text()
+                answer = await response.json()
+            told = answer["meta_info"]["output_token_logprobs"]
+            said = [token for _, token, _ in told]
+            assert said == answer["output_ids"] == reference.greedy(ids, TOKENS, said)
+            wanted = reference.log_probabilities(ids, said)
+            assert [value for value, _, _ in told] == pytest.approx(wanted, abs=2e-3)
+            assert 1.0 < answer["meta_info"]["spec_accept_length"] <= 4.1
+
+
 async def test_the_overlap_scheduler_runs_as_it_does_on_gpus(up: Running) -> None:
     for worker in up.workers:
         async with calls.session() as http, http.get(worker.url + "/server_info") as answer:
