@@ -28,6 +28,7 @@ RESOLVED_FIELDS = (
     "init_expert_location", "watchdog_timeout",
     "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker",
     "radix_cache_backend", "enable_pd_role_switch", "elastic_ep_backend",
+    "ep_dispatch_algorithm",
 )  # fmt: skip
 
 

@@ -41,6 +41,11 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
         if apart:
             why = _DECODE.get(algorithm, why)
         return [Problem(FLAG, f"{algorithm}: {why}", "use EAGLE, or leave it out")]
+    if resolved.get("ep_dispatch_algorithm") and resolved.get("moe_a2a_backend") in (None, "none"):
+        # `patches.relocate.dispatch_info`: the layers of a draft have the numbers of the model's.
+        what = "experts that are placed were not tried with a draft without an all-to-all backend: "
+        what += "tokens would go to the experts of other slots"
+        return [Problem("ep-dispatch-algorithm", what, "leave out one of the two")]
     if (resolved.get("speculative_eagle_topk") or 1) == 1:
         return []
     where, repair = "speculative-eagle-topk", "set it to 1"

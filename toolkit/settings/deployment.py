@@ -187,6 +187,18 @@ class Deployment(Section):
         return self
 
     @model_validator(mode="after")
+    def _experts_stay_where_a_draft_is(self) -> Deployment:
+        if self.speculative is None:
+            return self
+        for name, role in self.roles.items():
+            if role.relocate or role.expert_placement:
+                raise ValueError(
+                    f"speculative: {name} has relocate or expert_placement, and placed experts "
+                    "were not tried with a draft: leave out one of the two"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _who_knows_of_stages(self) -> Deployment:
         if self.decode.stages is None:
             return self

@@ -19,6 +19,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "ngram, plain": (
         {"speculative_algorithm": "NGRAM", "disaggregation_mode": "null"}, "algorithm", "not tried",
     ),
+    "placed experts": ({"ep_dispatch_algorithm": "static"}, "", "experts of other slots"),
     "a tree": ({"speculative_eagle_topk": 2}, "eagle-topk", "prefill and decode apart"),
     "a tree, captured": (
         {"speculative_eagle_topk": 2, "disaggregation_mode": "null"}, "eagle-topk", "KV slots",
@@ -32,6 +33,10 @@ TAKEN: dict[str, dict[str, Any]] = {
         "disaggregation_mode": "null",
         "enable_return_routed_experts": False,
     },
+    "placed experts behind an all-to-all": {
+        "ep_dispatch_algorithm": "static",
+        "moe_a2a_backend": "deepep",
+    },
     "none": {"speculative_algorithm": None},
 }
 
@@ -40,7 +45,8 @@ TAKEN: dict[str, dict[str, Any]] = {
 def test_what_was_not_tried_is_refused_with_the_reason(name: str) -> None:
     changed, where, why = REFUSED[name]
     (problem,) = worker_problems(EAGLE | changed)
-    assert problem.where == f"speculative-{where}" and why in problem.what and problem.fatal
+    assert problem.where == (f"speculative-{where}" if where else "ep-dispatch-algorithm")
+    assert why in problem.what and problem.fatal
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -51,6 +51,10 @@ def test_a_draft_in_the_model_s_own_folder_has_no_path(tmp_path: Path) -> None:
         ({"speculative": {"topk": 2}}, "KV that moves"),
         ({"speculative": {"algorithm": "NGRAM"}}, "EAGLE"),
         ({"speculative": {"steps": 0}}, "greater than"),
+        (
+            {"speculative": "embedded", "decode": {"tp": 2, "ep": 2, "relocate": True}},
+            "placed experts",
+        ),
     ],
 )
 def test_what_was_not_tried_is_refused(fields: dict[str, Any], why: str) -> None:
