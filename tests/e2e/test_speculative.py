@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,16 +167,21 @@ async def test_a_killed_decode_worker_costs_no_token(
     await settled(up)
 
 
+def with_draft(recipe: str, folder: Path, **decode: Any) -> Path:
+    """A recipe with the draft, and other values of keys of its decode workers."""
+    document, _ = read_document(recipes_dir() / f"{recipe}.yaml")
+    document["speculative"] = {"draft": "embedded"}
+    document["decode"] |= decode
+    path = folder / "draft.yaml"
+    path.write_text(json.dumps(document))  # JSON is YAML
+    return path
+
+
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """cpu-classes with the draft, and two places on decode."""
     folder = tmp_path_factory.mktemp("speculative-classes")
-    document, _ = read_document(recipes_dir() / "cpu-classes.yaml")
-    document["speculative"] = {"draft": "embedded"}
-    document["decode"]["max_running"] = 2
-    path = folder / "classes.yaml"
-    path.write_text(json.dumps(document))
-    with deployed(path, folder) as running:
+    with deployed(with_draft("cpu-classes", folder, max_running=2), folder) as running:
         yield running
 
 
@@ -223,3 +229,18 @@ async def test_an_answer_that_is_put_aside_goes_on_as_it_would_have(
         prompts, 400, [ids for ids, _, _ in done]
     )
     assert await gave_way(classes, "answer", "decode-0") >= 1
+
+
+async def test_ranks_that_share_their_experts_take_each_step_together(
+    tmp_path: Path, reference: Reference
+) -> None:
+    """DP attention: a rank that has nothing verifies and drafts along with the other one."""
+    prompts = chats(15)
+    bodies = [calls.greedy(ids, TOKENS, stream=True) for ids in prompts]
+    with deployed(with_draft("cpu-dp", tmp_path), tmp_path) as up:
+        answers = await calls.all_of(up.router_url, bodies, 5)
+        rows = (await state(up.router_url))["workers"]
+    assert [answer.error for answer in answers] == [""] * len(answers)
+    said = [answer.ids for answer in answers]
+    assert said == reference.greedy_each(prompts, TOKENS, said)
+    assert all(row["completed"] for row in rows if row["role"] == "decode"), "both ranks had some"
