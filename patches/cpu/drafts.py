@@ -202,7 +202,7 @@ class StepBackend(Protocol):
 def _step() -> StepBackend:
     kind = resolve(BACKEND)
 
-    class Step(kind):  # type: ignore[misc, valid-type]
+    class DraftStep(kind):  # type: ignore[misc, valid-type]
         """Decodes with the lengths of its step, whatever the batch says."""
 
         def _run_sdpa_forward_decode(
@@ -220,7 +220,7 @@ def _step() -> StepBackend:
             args = (query, output, k_cache, v_cache, *self.toolkit_slots, *rest)
             return super()._run_sdpa_forward_decode(*args, **options)
 
-    return Step  # type: ignore[return-value]
+    return DraftStep  # type: ignore[return-value]
 
 
 def _decode_backend(original: Original[object], self: Factory) -> object:

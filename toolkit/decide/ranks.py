@@ -33,8 +33,8 @@ class WorkerSpec:
     parked: int = 1
 
 
-PACE_STEPS = 256
-"""Decode steps over which a rank's pace is a mean, about."""
+RECENT_STEPS = 256
+"""Decode steps over which `StepTokens` is a mean, about."""
 
 
 class CountsSteps(Protocol):
@@ -43,12 +43,12 @@ class CountsSteps(Protocol):
     def stepped(self, tokens: int) -> None: ...
 
 
-class Pace:
+class StepTokens:
     """How many tokens a decode step of a rank gives a request: 1, or more where drafts are
-    accepted. A mean over about the last PACE_STEPS steps."""
+    accepted. A mean over about the last RECENT_STEPS steps."""
 
     def __init__(self) -> None:
-        self.step_tokens = 1.0
+        self.mean = 1.0
         self._begun = False
         self._part = 0.0
         """Of a token, which is not counted yet."""
@@ -58,9 +58,9 @@ class Pace:
         if steps <= 0:
             return 0
         step_tokens = max(1.0, step_tokens)
-        weight = min(1.0, steps / PACE_STEPS) if self._begun else 1.0
+        weight = min(1.0, steps / RECENT_STEPS) if self._begun else 1.0
         self._begun = True
-        self.step_tokens += weight * (step_tokens - self.step_tokens)
+        self.mean += weight * (step_tokens - self.mean)
         given = self._part + steps * step_tokens
         self._part = given % 1.0
         return int(given)
@@ -85,7 +85,7 @@ class RankState:
         """Best-effort requests of ours, and their prompt tokens."""
         self.unstreamed: dict[int, CountsSteps] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
-        self.pace = Pace()
+        self.step_tokens = StepTokens()
         self.bounds = bounds
         self.watchdog = Watchdog(bounds)
         self.health = Health.HEALTHY
@@ -141,7 +141,7 @@ class RankState:
             slots=worker.slots,
             reserve=worker.reserve,
             shares_experts=worker.shares_experts,
-            step_tokens=self.pace.step_tokens,
+            step_tokens=self.step_tokens.mean,
         )
         if urgent and worker.spec.preempts and self.best_effort_requests:
             decodes = worker.spec.role == "decode"
@@ -152,7 +152,7 @@ class RankState:
 
     def stepped(self, steps: int, step_tokens: float) -> None:
         """It did so many decode steps: each answer that does not stream has their tokens more."""
-        tokens = self.pace.stepped(steps, step_tokens)
+        tokens = self.step_tokens.stepped(steps, step_tokens)
         for request in self.unstreamed.values():
             request.stepped(tokens)
 
@@ -167,7 +167,7 @@ class RankState:
 
     def begin_anew(self) -> None:
         """Another process computes there now."""
-        self.pace = Pace()
+        self.step_tokens = StepTokens()
         self.ledger.renew()
         self.watchdog = Watchdog(self.bounds)
         self.health = Health.HEALTHY

@@ -170,7 +170,7 @@ VERDICTS = {
     f"{CAPTURE} {DP}": "taken",
     "--chunked-prefill-size -1": "taken",
     f"{CAPTURE} --chunked-prefill-size -1": "chunked prefill is off",
-    f"{CAPTURE} --enable-two-batch-overlap {DP}": "overwrites the first's",
+    f"{CAPTURE} --enable-two-batch-overlap {DP}": "the tokens of all ranks",
     f"{CAPTURE} --moe-runner-backend triton_kernel": "taken",
 }
 
