@@ -47,14 +47,12 @@ def files(folder: Path) -> tuple[Path, Path]:
     document, _ = read_document(RECIPE)
     document["decode"]["replicas"] = 1
     document["router"]["decode_policy"] = "round_robin"
-    found = []
-    for name in ("with", "without"):
-        path = folder / f"{name}.yaml"
-        path.write_text(json.dumps(document))  # JSON is YAML
-        found.append(path)
-        del document["speculative"]
-        document["name"] += "-not"
-    return found[0], found[1]
+    ours, plain = folder / "with.yaml", folder / "without.yaml"
+    ours.write_text(json.dumps(document))  # JSON is YAML
+    del document["speculative"]
+    document["name"] += "-not"
+    plain.write_text(json.dumps(document))
+    return ours, plain
 
 
 class Answers:
