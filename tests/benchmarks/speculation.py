@@ -5,9 +5,7 @@ side; the one that is not asked sleeps. Rounds of the project's prompts that the
 fitted to, the same for both, in balanced random order, prefix caches emptied before each, with 1, 4
 and 16 requests in flight (`--in-flight`).
 
-A CPU shows what a verification costs and how often drafts are right, not what a GPU gains: there a
-step of few requests waits for the weights, whatever it verifies; here it takes nearly as many times
-as long as it has tokens.
+A CPU shows what a verification costs there and how often drafts are right, not what a GPU gains.
 
 keys, by the number in flight N: tpot_ratio_N (median of requests, CPU time of the decode worker's
 thread), ttft_ratio_N (median, client), throughput_ratio_N (output tokens a second, the loop full),
