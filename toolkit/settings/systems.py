@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 from toolkit.policies import make_policy
+from toolkit.settings.flags import flag_of
 
 if TYPE_CHECKING:
     from toolkit.policies.base import Policy
@@ -70,14 +71,10 @@ def _of_roles(deployment: Deployment) -> set[System]:
         "paused answers": ours and split and deployment.decode.preempt is not None,
         "relocated experts": any(role.relocate for role in roles),
         "speculative decoding": deployment.speculative is not None
-        or any(ALGORITHM in map(_flag, role.args) for role in roles),
+        or any(ALGORITHM in map(flag_of, role.args) for role in roles),
         "policy in the DP controller": any(role.dp_policy is not None for role in roles),
     }
     return {system for system, there in on.items() if there}
-
-
-def _flag(key: str) -> str:
-    return key.lstrip("-").replace("_", "-")
 
 
 def _words(policy: Policy) -> set[str]:

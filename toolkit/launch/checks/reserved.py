@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit.launch.errors import Problem
+from toolkit.settings.flags import flag_of
 
 KEY = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]*")
 FLAG = re.compile(r"--[A-Za-z]")
@@ -62,11 +63,6 @@ ROUTER = {
     "api-key": "router.api_key_env",
     "control-plane-api-keys": f"leave it out, router.api_key_env closes these endpoints: {IN_PS}",
 }
-
-
-def flag_of(key: str) -> str:
-    """The name of the flag that a key of `args` makes, as argparse reads it."""
-    return key.lstrip("-").partition("=")[0].replace("_", "-")
 
 
 def problems(where: str, args: Mapping[str, Any], reserved: Mapping[str, str]) -> list[Problem]:
