@@ -17,6 +17,7 @@ from toolkit.router.identity import other_run
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.quiet import where
 from toolkit.router.retry_after import passed
+from toolkit.router.time_limit import TimeLimit
 from toolkit.router.upstream import Call
 from toolkit.router.worker import Rank, Worker
 from toolkit.settings.router.config import RouterConfig
@@ -296,7 +297,7 @@ async def answer(
     """As `fetch`, with the headers that go on to a client."""
     call = worker.pool.get(path)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with TimeLimit(timeout_s):
             await call.done
     except OutOfResources:
         return OURS, b"", {}

@@ -14,6 +14,7 @@ from typing import Protocol
 from toolkit.router.quiet import Tally
 from toolkit.router.stalls import Stalls
 from toolkit.router.strangers import Strangers
+from toolkit.router.time_limit import after_rounds
 
 SWEEP_S = 0.5
 IDLE_S = 1.0
@@ -75,7 +76,9 @@ class Lobby:
         self.open[connection] = now
         self.heads[connection] = now + self.head_s
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(
+                SWEEP_S, after_rounds, self._sweep
+            )
         if self._looker is None:
             self._look_later()
         return True
@@ -157,4 +160,6 @@ class Lobby:
             self.heads.pop(connection, None)
             connection.too_late()
         if self.open:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(
+                SWEEP_S, after_rounds, self._sweep
+            )

@@ -18,6 +18,7 @@ from toolkit.contract.headers import TO_CLIENT
 from toolkit.router import descriptors
 from toolkit.router.errors import OutOfResources, Reason, UpstreamError
 from toolkit.router.quiet import where
+from toolkit.router.time_limit import TimeLimit
 
 HEAD_MAX = 64 * 1024
 """Bytes of an answer's head."""
@@ -406,7 +407,7 @@ class Upstream:
         loop = asyncio.get_running_loop()
         for last in (False, True):
             try:
-                async with asyncio.timeout(self._connect_timeout_s):
+                async with TimeLimit(self._connect_timeout_s):
                     _, connection = await loop.create_connection(
                         lambda: UpstreamConnection(self), self._host, self._port
                     )
