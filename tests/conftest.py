@@ -65,3 +65,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Where tests run in several processes, their parent is told of all: each writes its own."""
     if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(report, "node"):
         record.test(record.name(report.nodeid), report.duration)
+        if report.failed:
+            record.failure(record.name(report.nodeid), report.longreprtext)

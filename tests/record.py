@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 from toolkit.setup.timings import RECORD
 
+ERROR_CHARACTERS = 1000
+
 
 def line(**fields: object) -> None:
     """Append one line; nothing where nobody asked for a record."""
@@ -34,6 +36,13 @@ def name(node: str) -> str:
 def test(name: str, seconds: float) -> None:
     """One phase of a test: setup, the call, or teardown."""
     line(test=name, seconds=round(seconds, 3))
+
+
+def failure(name: str, said: str) -> None:
+    """What pytest prints of it: the lines of the error itself, where there are such."""
+    lines = said.splitlines()
+    errors = [each[1:].strip() for each in lines if each.startswith("E ")]
+    line(failed=name, why="\n".join(errors or lines[-1:])[:ERROR_CHARACTERS])
 
 
 def start(name: str, seconds: float) -> None:

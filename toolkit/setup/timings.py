@@ -1,4 +1,5 @@
-"""Where the time of a test run went: its steps, its slowest tests, its starts of real workers.
+"""Where the time of a test run went (its steps, its slowest tests, its starts of real workers), and
+what failed.
 
 Tests write to a file of JSON lines (`tests/record.py`), named by an environment variable.
 """
@@ -24,6 +25,8 @@ class Timings:
 
     tests: Dict[str, float] = field(default_factory=dict)
     starts: List[Tuple[str, float, str]] = field(default_factory=list)
+    failures: List[Tuple[str, str]] = field(default_factory=list)
+    """Test and error, those of a fixture's end, too."""
 
     def slowest(self) -> List[Tuple[str, float]]:
         return sorted(self.tests.items(), key=lambda each: -each[1])[:SLOWEST]
@@ -41,13 +44,16 @@ def read(path: Path) -> Timings:
             continue
         if "test" in entry:
             found.tests[entry["test"]] = found.tests.get(entry["test"], 0.0) + entry["seconds"]
+        elif "failed" in entry:
+            found.failures.append((entry["failed"], entry["why"]))
         elif "start" in entry:
             found.starts.append((entry["start"], entry["seconds"], entry["by"]))
     return found
 
 
 def tell(path: Path, steps: List[Tuple[str, float]]) -> None:
-    """Print it all: starts, the slowest tests, the steps."""
+    """Print it all: starts, the slowest tests, the steps, and again what failed: the end of a log
+    is what people are shown first."""
     found = read(path)
     if found.starts:
         total = sum(seconds for _, seconds, _ in found.starts)
@@ -61,3 +67,7 @@ def tell(path: Path, steps: List[Tuple[str, float]]) -> None:
     say.line("steps:")
     for name, seconds in [*steps, ("in all", sum(seconds for _, seconds in steps))]:
         say.line(f"  {seconds:6.1f} s  {name}")
+    for test, why in found.failures:
+        say.line(f"failed: {test}")
+        for text in why.splitlines():
+            say.line(f"  {text}")
