@@ -205,7 +205,7 @@ def test_live_traffic_is_sampled_without_text(deployment: Running, tmp_path: Pat
     folder = tmp_path / "live"
     sampler = subprocess.Popen(
         command(
-            "--url", deployment.router_url, "--live", "0.2", "--share", "1.0",
+            "--url", deployment.router_url, "--live", "0.5", "--share", "1.0",
             "--out", str(folder), "--k", "2",
         ),
         cwd=source_root(),
@@ -222,13 +222,13 @@ def test_live_traffic_is_sampled_without_text(deployment: Running, tmp_path: Pat
 
         async def client(http: aiohttp.ClientSession) -> None:
             while sampler.poll() is None:
-                sampling = {"max_new_tokens": 12, "temperature": 0}
+                sampling = {"max_new_tokens": 4, "temperature": 0}
                 body = {"text": next(texts), "sampling_params": sampling}
                 async with http.post(deployment.router_url + "/generate", json=body) as answer:
                     assert answer.status == 200
 
         async with calls.session() as http:
-            await asyncio.gather(*(client(http) for _ in range(3)))
+            await asyncio.gather(*(client(http) for _ in range(8)))
 
     try:
         calls.run(traffic())

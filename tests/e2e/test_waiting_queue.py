@@ -22,6 +22,8 @@ LONG, SHORT = 1200, 20
 TOKENS = 4
 AGE_S = 2.0
 FLOOD_S = 15.0
+FLOODING = 32
+"""Clients: some requests wait even while this process is not given a core for half a second."""
 
 
 async def finished_in(url: str, bodies: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
@@ -72,7 +74,7 @@ def place_of_the_short_one(url: str, name: str, reference: Reference) -> int:
 
 
 async def under_a_flood(url: str) -> tuple[float, bool]:
-    """Seconds that a long prompt takes while eight clients send shorter ones without a pause, and
+    """Seconds that a long prompt takes while clients send shorter ones without a pause, and
     whether they still did when it was done."""
     running = True
     async with calls.session() as http:
@@ -89,7 +91,7 @@ async def under_a_flood(url: str) -> tuple[float, bool]:
             await asyncio.sleep(FLOOD_S)
             running = False
 
-        clients = [asyncio.create_task(client(number)) for number in range(8)]
+        clients = [asyncio.create_task(client(number)) for number in range(FLOODING)]
         timer = asyncio.create_task(end())
         await asyncio.sleep(1.0)
         begin = time.perf_counter()

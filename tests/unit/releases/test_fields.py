@@ -16,6 +16,7 @@ def _recorded(rows: dict[str, Types], release: str) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
+@pytest.mark.touched("request-fields")
 @pytest.mark.parametrize("release", FITTED)
 def test_fields_are_those_that_were_recorded(release: str) -> None:
     found = fields.declared(fetch.source(release))

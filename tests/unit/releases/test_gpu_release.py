@@ -13,7 +13,7 @@ from tests.releases import fetch
 from tests.sglang_python import CPU_ENVIRONMENT, PROJECT
 from toolkit.contract.variables import WAITING_VARIABLE
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300), pytest.mark.touched("releases")]
 
 CODE = r"""
 import json, os
