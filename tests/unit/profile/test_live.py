@@ -126,9 +126,10 @@ async def test_what_finds_no_room_is_dropped_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tap, "MOST_HELD", 4 * ROWS * LAYERS * TOP_K)
+    monkeypatch.setattr(live, "PERIOD_S", 0.5)  # all come before any is counted
     async with worker() as known:
         told: list[Listened] = []
-        sampling = asyncio.create_task(listen(known.url, 1.0, 0.6, tmp_path, told.append))
+        sampling = asyncio.create_task(listen(known.url, 1.0, 1.5, tmp_path, told.append))
         await until_listened(known, sampling)
         for number in range(10):
             known.say(f"r{number}", "prefill")
