@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -47,7 +48,11 @@ def _planned(contents: Contents) -> Plan | list[Problem]:
         try:
             return resolve(load_deployment(file))
         except LaunchError as error:
-            return list(error.problems)
+            # The folder has another name each time.
+            return [
+                replace(each, where=each.where.removeprefix(str(file)).lstrip(": "))
+                for each in error.problems
+            ]
 
 
 class _Known:
@@ -90,5 +95,7 @@ def _cell(problems: Sequence[Problem], always: set[str]) -> str:
 
 
 def _said(problems: Sequence[Problem]) -> str:
-    texts = dict.fromkeys(" ".join(f"{each.where}: {each.what}".split()) for each in problems)
+    texts = dict.fromkeys(
+        " ".join(f"{each.where}: {each.what}".lstrip(": ").split()) for each in problems
+    )
     return "; ".join(texts)
