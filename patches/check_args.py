@@ -28,7 +28,10 @@ RESOLVED_FIELDS = (
     "init_expert_location", "watchdog_timeout",
     "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker",
     "radix_cache_backend", "enable_pd_role_switch", "elastic_ep_backend",
-    "ep_dispatch_algorithm",
+    "ep_dispatch_algorithm", "grpc_port", "tokenizer_worker_num",
+    "pp_size", "attn_cp_size", "enable_prefill_cp", "dcp_size", "enable_hisparse",
+    "disaggregation_decode_enable_offload_kvcache", "disaggregation_decode_enable_radix_cache",
+    "disaggregation_enable_kv_checksum",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from patches.base import EITHER, Hook, Patch, PatchError, Process, Variant, reso
 from patches.flags import ASKED, WRITTEN, resolved_view
 from patches.layers import Original
 from patches.sglang_types import App, Receive, Scope, Send, ServerArgs
+from toolkit.contract.unguarded import worker_problems
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -156,12 +157,10 @@ def _refuse_other_ports(
     from patches.base import refuse
 
     view = resolved_view(server_args)
-    other = {
-        "--grpc-port": view.grpc_port is not None,
-        "--tokenizer-worker-num": view.tokenizer_worker_num > 1,
-        "SGLANG_RUST_SERVER": resolve("sglang.srt.environ.envs").SGLANG_RUST_SERVER.get(),
-    }
-    found = [name for name, there in other.items() if there]
+    flags = {name: getattr(view, name) for name in ("grpc_port", "tokenizer_worker_num")}
+    found = [f"--{problem.where}" for problem in worker_problems(flags)]
+    if resolve("sglang.srt.environ.envs").SGLANG_RUST_SERVER.get():
+        found.append("SGLANG_RUST_SERVER")
     if found:
         refuse(f"{' and '.join(found)}: that server would take requests without the run's key")
     return original(server_args, *args, **named)

@@ -12,6 +12,7 @@ from typing import Protocol
 from patches.move.traffic import Chunk, ChunkQueue, MoveTraffic, Observed
 from patches.pd import host_receive
 from patches.sglang_types import Scheduler, Sender, SendingManager
+from toolkit.contract.direct_moves import FIELDS, obstacles
 
 
 class CountingManager(SendingManager, Protocol):
@@ -28,31 +29,27 @@ class MoveSender(Sender, Protocol):
 
 def obstacle(scheduler: Scheduler) -> str:
     """Why this rank cannot send what it runs elsewhere; empty if it can."""
-    from sglang.srt.disaggregation.utils import DisaggregationMode, TransferBackend
+    from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     if scheduler.disaggregation_mode != DisaggregationMode.DECODE:
         return "it is no decode worker"
     parallel, disagg = get_parallel(), get_disagg()
-    args = scheduler.disagg_decode_prealloc_queue.kv_manager.kv_args
-    reasons = {
-        "only Mooncake sends KV between decode workers": (
-            scheduler.transfer_backend != TransferBackend.MOONCAKE
-        ),
-        "the model keeps a state beside the KV of its tokens": bool(args.state_types),
-        "pipeline or context parallelism": parallel.pp_size > 1
-        or parallel.attn_cp_size > 1
-        or parallel.attn_dcp_size > 1,
-        "KV that is kept elsewhere, too": scheduler.enable_hisparse
-        or scheduler.enable_decode_hicache
-        or host_receive.on(scheduler)
-        or disagg.disaggregation_decode_enable_offload_kvcache,
-        "a prefix cache on decode": disagg.disaggregation_decode_enable_radix_cache,
-        "staging buffers": scheduler.disagg_decode_prealloc_queue.enable_staging,
-        "checksums of KV": getattr(disagg, "disaggregation_enable_kv_checksum", False),
-        "roles that change": getattr(disagg, "enable_pd_role_switch", False),
+    flags = {field: getattr(disagg, field, None) for field in FIELDS} | {
+        "pp_size": parallel.pp_size,
+        "attn_cp_size": parallel.attn_cp_size,
+        "dcp_size": parallel.attn_dcp_size,
+        "enable_hisparse": scheduler.enable_hisparse,
     }
-    return ", ".join(reason for reason, there in reasons.items() if there)
+    queue = scheduler.disagg_decode_prealloc_queue
+    reasons = {
+        "the model keeps a state beside the KV of its tokens": bool(
+            queue.kv_manager.kv_args.state_types
+        ),
+        "KV that comes into host memory first": host_receive.on(scheduler),
+        "staging buffers": queue.enable_staging,
+    }
+    return ", ".join([*obstacles(flags), *(why for why, there in reasons.items() if there)])
 
 
 def sending_manager(scheduler: Scheduler) -> CountingManager:

@@ -25,6 +25,15 @@ STORES = {
 }
 """mem_cache/registry.py: every cache that fills slots otherwise than HiCacheController.load."""
 
+SPLIT = {
+    "pp_size": "its own stage's layers",
+    "attn_cp_size": "its own share of a prompt",
+    "enable_prefill_cp": "its own share of a prompt",
+}
+"""Field -> what a rank sees. state_capturer/routed_experts.py puts neither together."""
+GATHERED = ("none", *SCATTERED)
+"""--moe-a2a-backend: it puts the ranks' tokens together for these only."""
+
 _OR = "; or leave out router.profile and capture_experts"
 
 
@@ -33,7 +42,7 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
     fatal. None where nothing is captured, or where SGLang refused the flags."""
     if not resolved.get("enable_return_routed_experts"):
         return []
-    problems = []
+    problems = _ranks(resolved)
     if resolved["enable_two_batch_overlap"] and resolved["moe_a2a_backend"] not in SCATTERED:
         # `patches.experts.halves` keeps the halves apart where each has a rank's own tokens.
         what = "captured experts would be wrong: each half of a batch has the tokens of all ranks"
@@ -58,6 +67,21 @@ def worker_problems(resolved: Mapping[str, Any]) -> list[Problem]:
         what += "requests go by load, and `toolkit profile` refuses the workers"
         repair = "watch the router's fallbacks, or use --moe-runner-backend triton"
         problems.append(Problem("moe-runner-backend", what, repair, fatal=False))
+    return problems
+
+
+def _ranks(resolved: Mapping[str, Any]) -> list[Problem]:
+    """What goes wrong where layers or tokens are of several ranks."""
+    wrong = "captured experts would be wrong"
+    problems = [
+        Problem(field.replace("_", "-"), f"{wrong}: a rank sees {seen} only", f"use tp{_OR}")
+        for field, seen in SPLIT.items()
+        if int(resolved.get(field) or 0) > (field != "enable_prefill_cp")
+    ]
+    backend = resolved["moe_a2a_backend"]
+    if backend not in GATHERED and resolved["tp_size"] > 1:
+        what = f"{wrong}: under {backend} SGLang mixes up the tokens of several ranks"
+        problems.append(Problem("moe-a2a-backend", what, f"use {SCATTERED[0]}{_OR}"))
     return problems
 
 

@@ -32,7 +32,7 @@ def agreement(plan: Plan, resolved: dict[str, dict[str, Any]]) -> list[Problem]:
             what = f"{name} differs: prefill {left[key]!r}, decode {right[key]!r}"
             repair = f"set the same --{key.replace('_', '-')} under args of both roles"
             problems.append(Problem("prefill/decode", what, repair))
-    problems += _layout(plan, prefill, decode)
+    problems += _layout(plan, _heads_over(prefill, left), _heads_over(decode, right))
     room, longest = left.get("max_total_tokens"), left.get("context_length")
     if room and longest and room < longest:
         what = f"KV budget {room} is below the context length {longest}: longer prompts get a 400"
@@ -40,13 +40,14 @@ def agreement(plan: Plan, resolved: dict[str, dict[str, Any]]) -> list[Problem]:
     return problems
 
 
-def attention_tp(worker: WorkerPlan) -> int:
-    """Over how many ranks one request's KV heads are split."""
-    return worker.tp // worker.dp if worker.dp_attention else worker.tp
+def _heads_over(worker: WorkerPlan, resolved: dict[str, Any]) -> int:
+    """Over how many ranks one request's KV heads are split: those of context parallelism have all
+    heads of their share of a prompt, and send them as one."""
+    ranks = worker.tp // worker.dp if worker.dp_attention else worker.tp
+    return ranks // max(resolved.get("attn_cp_size") or 1, 1)
 
 
-def _layout(plan: Plan, prefill: WorkerPlan, decode: WorkerPlan) -> list[Problem]:
-    left, right = attention_tp(prefill), attention_tp(decode)
+def _layout(plan: Plan, left: int, right: int) -> list[Problem]:
     if plan.model.is_mla or left == right:
         return []  # an MLA row is the same on every rank
     what = f"KV heads are split over {left} ranks on prefill and {right} on decode"

@@ -11,6 +11,7 @@ from toolkit.launch.checks.counted import counted
 from toolkit.launch.checks.engine import engine
 from toolkit.launch.checks.flags import Resolved, check_flags
 from toolkit.launch.checks.locality import locality
+from toolkit.launch.checks.moving import moving
 from toolkit.launch.checks.preempting import preempting
 from toolkit.launch.checks.redundant import redundant
 from toolkit.launch.checks.staged import staged
@@ -41,7 +42,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
         *flags,
     ]
     problems += [*optimistic(plan, resolved), *counted(plan, resolved), *redundant(plan, resolved)]
-    problems += agreement(plan, resolved)
+    problems += [*moving(plan, resolved), *agreement(plan, resolved)]
     problems += ports(plan)
     if not dry_run:
         problems += memory(plan)

@@ -41,6 +41,7 @@ def between_chunks(worker: WorkerPlan, keeps_state: bool = False) -> str:
         "with DP attention all ranks take each step together": worker.dp_attention,
         "the model keeps a state beside the KV of its tokens": keeps_state,
         "pipeline stages": bool(worker.pipelined),
+        "context parallelism": flags.get("--attn-cp-size", "1") not in ("0", "1"),
         "adapters (LoRA)": "--enable-lora" in flags or "--lora-paths" in flags,
     }
     return ", ".join(reason for reason, there in reasons.items() if there)
@@ -49,6 +50,11 @@ def between_chunks(worker: WorkerPlan, keeps_state: bool = False) -> str:
 def _problem(worker: WorkerPlan, keeps_state: bool) -> list[Problem]:
     found = between_chunks(worker, keeps_state)
     asked, key = Preempting.read(worker.env[PREEMPT_VARIABLE]), worker.section
+    if "--enable-prefill-delayer" in worker.flags:
+        # managers/prefill_delayer.py asserts it in the scheduler: the worker would never be ready.
+        what = f"it needs the overlap scheduler, which {key}.preempt turns off"
+        repair = "leave out one of the two"
+        return [Problem(f"{key}.args.enable-prefill-delayer", what, repair)]
     if not found and asked is not None and asked.experts and worker.env[DEVICE_VARIABLE] != "cpu":
         what = "a GPU runs all experts of a layer in one kernel: prompts are stopped between layers"
         return [Problem(f"{key}.preempt.experts", what, "remove it", fatal=False)]

@@ -40,6 +40,13 @@ def test_tp_layouts(tmp_path: Path) -> None:
     assert agreement(attention, {}) == []
 
 
+def test_ranks_of_context_parallelism_split_no_heads(tmp_path: Path) -> None:
+    plan = resolve(deployment(tiny_model(tmp_path), prefill={"tp": 2}))
+    assert agreement(plan, {"prefill-0": {"attn_cp_size": 2}, "decode-0": {}}) == []
+    (problem,) = agreement(plan, {"prefill-0": {"attn_cp_size": 1}, "decode-0": {}})
+    assert "over 2 ranks on prefill" in problem.what
+
+
 def test_small_kv_budget_is_a_note(tmp_path: Path) -> None:
     plan = resolve(deployment(tiny_model(tmp_path)))
     (note,) = agreement(plan, {"prefill-0": SAME | {"context_length": 200}, "decode-0": SAME})

@@ -24,6 +24,7 @@ GOOD: dict[str, Any] = {
     "disaggregation_mode": "prefill",
     "chunked_prefill_size": 8192,
     "enable_dp_attention": False,
+    "tp_size": 1,
     "moe_a2a_backend": "none",
     "moe_runner_backend": "auto",
     "prefill_cuda_graph": "breakable",
@@ -49,6 +50,16 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "halves with DeepEP": (
         RANKS | {"args": {"enable-two-batch-overlap": True, "moe-a2a-backend": "deepep"}},
         None,
+    ),
+    "halves with another exchange": (
+        RANKS | {"args": {"enable-two-batch-overlap": True, "moe-a2a-backend": "mooncake"}},
+        "moe-a2a-backend enable-two-batch-overlap",
+    ),
+    "stages": ({"args": {"pp-size": 2}}, "pp-size"),
+    "one stage": ({"args": {"pp-size": 1, "attn-cp-size": 1, "enable-prefill-cp": False}}, None),
+    "context parallel": (
+        {"tp": 2, "args": {"enable-prefill-cp": True, "attn-cp-size": 2, "cp-strategy": "zigzag"}},
+        "attn-cp-size enable-prefill-cp",
     ),
     "one chunk": ({"args": {"chunked-prefill-size": -1}}, "chunked-prefill-size"),
     "store": ({"args": {"enable-flexkv": True}}, "enable-flexkv"),
@@ -132,8 +143,9 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, d
 def test_what_sglang_makes_of_the_flags_is_judged(name: str, settled: Any) -> None:
     flag = {**CASES, **WINDOWS}[name][1]
     found = counted(*settled[name])
-    assert [p.where for p in found] == ([f"prefill.args.{flag}"] if flag else [])
-    assert [p.fatal for p in found] == ([name != "kernel"] if flag else [])
+    flags = flag.split() if flag else []
+    assert [p.where for p in found] == [f"prefill.args.{each}" for each in flags]
+    assert [p.fatal for p in found] == [name != "kernel" for _ in flags]
 
 
 @pytest.mark.slow
@@ -155,6 +167,13 @@ def test_late_dispatch_needs_prefills_that_do_not_wait(name: str, settled: Any) 
         ({"enable_two_batch_overlap": True}, "enable-two-batch-overlap"),
         ({"enable_two_batch_overlap": True, "disaggregation_mode": "decode"},
          "enable-two-batch-overlap"),
+        ({"pp_size": 2}, "pp-size"),
+        ({"pp_size": 1, "attn_cp_size": 1, "enable_prefill_cp": False}, None),
+        ({"attn_cp_size": 2, "disaggregation_mode": "null"}, "attn-cp-size"),
+        ({"enable_prefill_cp": True}, "enable-prefill-cp"),
+        ({"moe_a2a_backend": "mooncake", "tp_size": 4}, "moe-a2a-backend"),
+        ({"moe_a2a_backend": "mooncake"}, None),
+        ({"moe_a2a_backend": "deepep", "tp_size": 4}, None),
         ({"chunked_prefill_size": 0}, "chunked-prefill-size"),
         ({"chunked_prefill_size": -1, "disaggregation_mode": "null"}, "chunked-prefill-size"),
         ({"chunked_prefill_size": -1, "disaggregation_mode": "decode"}, None),

@@ -128,3 +128,12 @@ def test_where_only_chunks_can_be_stopped_it_says_so(
 def test_mistakes_are_found_with_their_line(tmp_path: Path, line: str, at: str, said: str) -> None:
     (problem,) = problems_of(tmp_path, line)
     assert problem.startswith("2: ") and at in problem and said in problem
+
+
+def test_prefill_delayer_needs_what_stopped_prompts_turn_off(model: Path) -> None:
+    args = {"args": {"enable-prefill-delayer": True}}
+    both = deployment(model, prefill={"preempt": "strict"} | args, router=CLASSES)
+    (problem,) = preempting(resolve(both))
+    assert problem.fatal and problem.where == "prefill.args.enable-prefill-delayer"
+    paused = deployment(model, prefill=args, decode={"preempt": {}}, router=CLASSES)
+    assert preempting(resolve(paused)) == []
