@@ -44,7 +44,8 @@ def main() -> None:
         found[feature.name] = {"gpu": {system: told[feature.name, system] for system in SYSTEMS}}
         if feature.cpu is not None and reference is not None:
             with tempfile.TemporaryDirectory(prefix="features-") as folder:
-                found[feature.name]["cpu"] = real.tried(feature, Path(folder), reference)
+                on_gpus = found[feature.name]["gpu"]
+                found[feature.name]["cpu"] = real.tried(feature, on_gpus, Path(folder), reference)
         for where, cells in found[feature.name].items():
             for system, said in cells.items():
                 print(f"{feature.name:36} {where} {system:25} {said}", flush=True)

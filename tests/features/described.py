@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +34,12 @@ def both(**flags: object) -> Contents:
 @dataclass(frozen=True)
 class Feature:
     """`cuda`: what a deployment on GPUs says to have it; `cpu`: one on CPUs, None where SGLang
-    cannot do it there."""
+    cannot do it there. `ranks`: it can do it there beside DP ranks, too."""
 
     name: str
     cuda: Contents
     cpu: Contents | None = None
+    ranks: bool = True
 
 
 def _everywhere(name: str, contents: Contents) -> Feature:
@@ -102,11 +105,12 @@ FEATURES = (
     ),
     _everywhere("priority scheduling", {"prefill": args(enable_priority_scheduling=True)}),
     _everywhere("chunks mixed with decode", {"prefill": args(enable_mixed_chunk=True)}),
-    _everywhere("several tokenizer processes", both(tokenizer_worker_num=2)),
+    Feature("several tokenizer processes", both(tokenizer_worker_num=2)),
     Feature(
         "LoRA",
         both(**_ADAPTERS),
         both(**_ADAPTERS, lora_backend="torch_native"),
+        ranks=False,  # lora/lora_manager.py: torch_native does not support DP attention
     ),
     _everywhere("speculative decoding (EAGLE, MTP)", {"speculative": "embedded"}),
     _everywhere("deterministic inference", both(enable_deterministic_inference=True)),
@@ -165,31 +169,28 @@ def on_gpus(feature: Feature, system: str) -> Contents:
 
 
 _ROLE: Contents = {"kv_tokens": 16384, "max_running": 16}
-REQUESTS: Contents = {
-    "name": "features",
-    "device": "cpu",
-    "model": "embedded",
-    "prefill": _ROLE | {"waiting": "sjf", "preempt": "strict"} | args(chunked_prefill_size=4096),
-    "decode": {"replicas": 2, "kv_tokens": 8192, "max_running": 4, "preempt": {}},
-    "router": {
-        "kind": "toolkit",
-        "dispatch": "late",
-        "decode_policy": "eldr",
-        "profile": "embedded",
-        "classes": {},
-        "rebalance": True,
-        "moves": "auto",
-    },
-}
-"""Real workers on a CPU with all that goes by requests."""
-EXPERTS: Contents = {
+_CPU: Contents = {
     "name": "features",
     "device": "cpu",
     "model": "embedded",
     "prefill": _ROLE,
-    "decode": WIDE
-    | {"kv_tokens": 8192, "max_running": 8, "relocate": True}
-    | args(ep_num_redundant_experts=4),
-    "router": {"kind": "toolkit", "dispatch": "late", "decode_policy": "level"},
+    "router": {"kind": "toolkit", "dispatch": "late"},
 }
-"""Real workers on a CPU with DP ranks that share experts."""
+REQUESTS: Contents = _CPU | {
+    "prefill": _ROLE | args(chunked_prefill_size=4096),
+    "decode": {"replicas": 2, "kv_tokens": 8192, "max_running": 4},
+}
+"""Real workers on a CPU for what goes by requests."""
+EXPERTS: Contents = _CPU | {
+    "decode": RANKS | {"kv_tokens": 8192, "max_running": 8} | args(ep_num_redundant_experts=4)
+}
+"""Real workers on a CPU for DP ranks, and what they share."""
+
+
+def on_cpus(feature: Feature, base: Contents, systems: Iterable[str]) -> Contents:
+    """A deployment with these systems and the feature, on top of REQUESTS or EXPERTS."""
+    assert feature.cpu is not None
+    contents = copy.deepcopy(base)
+    for system in systems:
+        contents = changed(contents, SYSTEMS.get(system, {}))
+    return changed(contents, feature.cpu)

@@ -3,23 +3,20 @@ share experts; what came of each system."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.architectures.deployment import up as deployed
 from tests.architectures.trial import Refused
 from tests.e2e import adapter, calls
-from tests.e2e.deployments import _changed as changed
 from tests.e2e.reference import Reference
-from tests.features.described import EXPERTS, REQUESTS, Contents, Feature
+from tests.features.described import EXPERTS, REQUESTS, Contents, Feature, on_cpus
 from tests.features.dry import REFUSED
 from tests.features.trial import Trial
-from toolkit.launch.errors import LaunchError
 
 FAILED = "FAILED: "
 Part = Callable[[Trial], Awaitable[str]]
@@ -35,21 +32,26 @@ OF_REQUESTS: dict[str, Part] = {
 OF_EXPERTS: dict[str, Part] = {"level DP ranks": Trial.ranks, "relocated experts": Trial.relocated}
 
 
-def tried(feature: Feature, folder: Path, reference: Reference) -> dict[str, str]:
-    """System -> `yes`, `off: why`, `refused: why` or `FAILED: why`."""
-    assert feature.cpu is not None
+def tried(
+    feature: Feature, told: Mapping[str, str], folder: Path, reference: Reference
+) -> dict[str, str]:
+    """System -> `yes`, `off: why` or `FAILED: why`, of those that the launcher does not refuse:
+    `told` is what it says of each."""
     cells: dict[str, str] = {}
-    for base, parts in ((REQUESTS, OF_REQUESTS), (EXPERTS, OF_EXPERTS)):
-        place = folder / f"of-{len(parts)}"
-        contents = _filled(changed(copy.deepcopy(base), feature.cpu), place)
+    kinds = [(REQUESTS, OF_REQUESTS), *([(EXPERTS, OF_EXPERTS)] if feature.ranks else [])]
+    for base, all_parts in kinds:
+        parts = {
+            system: part
+            for system, part in all_parts.items()
+            if not told.get(system, "").startswith(REFUSED)
+        }
+        place = folder / f"of-{len(all_parts)}"
         try:
-            with deployed(contents, place) as up:
-                trial = Trial(up, place, reference, f"{feature.name}-{len(parts)}")
+            with deployed(_filled(on_cpus(feature, base, parts), place), place) as up:
+                trial = Trial(up, place, reference, f"{feature.name}-{len(all_parts)}")
                 for system, part in parts.items():
                     cells[system] = _cell(trial, part)
                 calls.run(trial.whole())
-        except LaunchError as error:
-            cells |= {system: REFUSED + _told(error) for system in parts if system not in cells}
         except Exception as error:
             traceback.print_exc()
             cells |= dict.fromkeys(parts, FAILED + _told(error))
