@@ -323,6 +323,13 @@ def ablation() -> str:
     return patch_tables.ablation()
 
 
+def features() -> str:
+    """SGLang's features beside the toolkit's systems (`docs.features`)."""
+    from docs import features
+
+    return features.beside()
+
+
 def tried(benchmark: str) -> str:
     """What `python -m tests.architectures` recorded."""
     from docs import models
@@ -364,4 +371,5 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"gpu_{name}": partial(gpu, name) for name in ("steps", "lines", "results", "experts")},
     "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
+    "features": features,
 }  # fmt: skip
