@@ -43,6 +43,7 @@ from patches.move import order as move_order
 from patches.order import inner_first
 from patches.pd import (
     chunk_yield,
+    early_choice,
     early_place,
     early_send,
     first_token,
@@ -104,6 +105,7 @@ ALL: tuple[Patch, ...] = (
     prefill_only.PATCH,
     parked.PATCH,
     early_send.PATCH,
+    early_choice.PATCH,
     early_place.PATCH,
     capture.PATCH,
     halves.PATCH,

@@ -48,6 +48,7 @@ SHOWN: dict[str, str] = {
     "prefill_only": f"{E2E}/test_prefill_only.py",
     "parked": f"{UNIT}/pd/test_parked.py",
     "early_send": f"{E2E}/test_early_send.py",
+    "early_choice": f"{E2E}/test_early_choice.py",
     "early_place": f"{E2E}/test_early_place.py",
     "expert_capture": f"{E2E}/test_experts.py",
     "lockstep": f"{UNIT}/streams/test_step_join.py",

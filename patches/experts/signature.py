@@ -27,7 +27,7 @@ from patches.base import EITHER, Hook, Patch, PatchError, Variant, refuse
 from patches.experts.loaded_kv import on_load
 from patches.experts.of_model import expert_count
 from patches.experts.signature_cache import SignatureCache
-from patches.experts.signature_state import Counted, SignatureState
+from patches.experts.signature_state import COUNT_AT, Counted, SignatureState
 from patches.flags import ASKED, WRITTEN
 from patches.kv_row import kv_row
 from patches.layers import Original
@@ -101,13 +101,18 @@ def check_worker(server_args: ServerArgs) -> None:
         log.warning("toolkit: %s", said)
 
 
-def take(result: Result) -> Counted | None:
+def peek(result: Result) -> Counted | None:
     """What the forward of this result counted; before SGLang processes the result."""
     output = result.routed_experts_output
     if output is not None:
         return getattr(output, _COUNTED, None)
-    state = current().get(SignatureState)
-    counted, state.inline = state.inline, None
+    return current().get(SignatureState).inline
+
+
+def take(result: Result) -> Counted | None:
+    """The same, once."""
+    counted = peek(result)
+    current().get(SignatureState).inline = None
     return counted
 
 
@@ -201,7 +206,8 @@ def _record_forward(
 
 
 def count_finished(state: SignatureState, forward_batch: ForwardBatch) -> Counted | None:
-    """Counts of the requests whose prompt has been run to its end by this forward."""
+    """Counts of the requests whose prompt has been run to its end by this forward, or so far that
+    their decode worker is asked for (`patches.pd.early_choice`)."""
     cache, batch = state.cache, state.batch
     if cache is None or batch is None or not forward_batch.forward_mode.is_extend():
         return None
@@ -210,7 +216,7 @@ def count_finished(state: SignatureState, forward_batch: ForwardBatch) -> Counte
     rows = [
         (req, prefix + run)
         for req, (prefix, run) in zip(batch.reqs, ends, strict=False)
-        if prefix + run >= len(req.origin_input_ids)
+        if prefix + run in (len(req.origin_input_ids), getattr(req, COUNT_AT, None))
     ]
     if not rows:
         return None

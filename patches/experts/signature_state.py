@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from toolkit.contract.events import Signature
 
 
+COUNT_AT = "_toolkit_count_at"
+"""Of a request: a token before its prompt's end up to which its experts are counted, too."""
+
+
 @dataclass
 class Counted:
     """What one forward counted: request `rids[i]` of `tokens[i]` has row i of int32 [R, S * E + 1].

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from patches.base import EITHER, Hook, Patch, Variant
 from patches.kv_row import kv_row, physical
 from patches.layers import Original
-from patches.pd.kv_transfer import mark_first_send
+from patches.pd.kv_transfer import mark_last_send
 from patches.pd.late_binding import newly_finished
 from patches.scheduler_state import current, of
 from patches.sglang_types import Batch, Req, Scheduler, SendingManager
@@ -70,7 +70,7 @@ def _park_finished(
             continue
         scheduler.disagg_metadata_buffers.set_buf(req)
         pool, allocator = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
-        end = min(_computed(req), len(req.origin_input_ids))
+        end = min(computed(req), len(req.origin_input_ids))
         slots = pool.req_to_token[kv_row(req), :end]
         slots = physical(allocator, slots).cpu()
         parked = Parked(req, slots, allocator.page_size)
@@ -89,7 +89,7 @@ def _writes_through(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler.tree_cache, "cache_controller", None))
 
 
-def _computed(req: Req) -> int:
+def computed(req: Req) -> int:
     """Tokens up to the end of the chunk that has just run; from 0.5.22 on it is a plain number."""
     return int(req.extend_end if hasattr(req, "extend_end") else req.extend_range.end)
 
@@ -171,7 +171,7 @@ def _send(parked: Parked) -> None:
     pages = kv_to_page_num(len(parked.slots) - skipped, parked.page_size)
     sender.init(pages, req.metadata_buffer_index)
     slots = parked.slots[skipped:]
-    mark_first_send(req)
+    mark_last_send(req, len(slots))
     sender.send(kv_to_page_indices(slots, parked.page_size), [], num_kv_tokens=len(slots))
 
 

@@ -49,6 +49,9 @@ from toolkit.contract.paths import EVENTS, MOVE, PLACEMENT
 
 WHOLE = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/v1/messages/count_tokens")
 """Endpoints whose body comes back."""
+NEAR_TOKENS = 100
+"""Of a prompt whose decode worker is asked for before it is through."""
+
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -414,7 +417,10 @@ class Protocol(asyncio.Protocol):
     async def prefill(self, body: dict[str, Any], rid: str) -> None:
         server = self.server
         if server.args.prefill_ms:
-            await asyncio.sleep(server.args.prefill_ms / 1e3)
+            await asyncio.sleep((server.args.prefill_ms - server.args.near_ms) / 1e3)
+        if server.args.near_ms:
+            server.publish(prefilled(server, body, rid, left=NEAR_TOKENS))
+            await asyncio.sleep(server.args.near_ms / 1e3)
         server.stand_at(body, 0)
         await server.faults.stand()
         if body.get("crash_role") == "prefill" and not self.attempt:
@@ -423,7 +429,6 @@ class Protocol(asyncio.Protocol):
             await self.decode(body, rid)
             return
         prompt = prompt_of(body)
-        resumed = resumed_ids(body)
         stream = None
         if body.get("stream"):
             stream = FirstTokens(self, body, rid)
@@ -431,13 +436,7 @@ class Protocol(asyncio.Protocol):
                 return
         if server.args.done_ms:
             await asyncio.sleep(server.args.done_ms / 1e3)
-        server.publish(
-            events.PrefillDone(
-                rid,
-                prompt_tokens=_tokens(prompt) + len(resumed),
-                signature=signature_event(body, len(server.layers) * server.args.experts),
-            )
-        )
+        server.publish(prefilled(server, body, rid))
         if body.get("lose_kv"):
             await asyncio.sleep(0.05)
             if stream is not None:
@@ -472,6 +471,8 @@ class Protocol(asyncio.Protocol):
 
     async def decode(self, body: dict[str, Any], rid: str) -> None:
         args = self.server.args
+        if args.kv_ms:
+            await asyncio.sleep(args.kv_ms / 1e3)
         params = body.get("sampling_params") or {}
         wanted = body.get("max_completion_tokens") or body.get("max_tokens")
         count = wanted or params.get("max_new_tokens") or args.tokens
@@ -638,6 +639,16 @@ async def serve(args: argparse.Namespace) -> None:
     await asyncio.gather(listener.serve_forever(), *tasks)
 
 
+def prefilled(server: Any, body: dict[str, Any], rid: str, left: int = 0) -> events.PrefillDone:
+    """What a prefill worker says of a prompt that is through, or has tokens `left`."""
+    return events.PrefillDone(
+        rid,
+        prompt_tokens=_tokens(prompt_of(body)) + len(resumed_ids(body)),
+        signature=signature_event(body, len(server.layers) * server.args.experts),
+        left=left,
+    )
+
+
 def _tokens(prompt: object) -> int:
     """Ids are counted, of anything else its characters."""
     ids = isinstance(prompt, list) and all(isinstance(each, int) for each in prompt)
@@ -656,6 +667,13 @@ def main() -> None:
         "--step-ms", type=float, default=0.0, help="all streams get a token at once, as in a batch"
     )
     parser.add_argument("--prefill-ms", type=float, default=0.0)
+    parser.add_argument(
+        "--near-ms", type=float, default=0.0,
+        help="so long before its end a prompt's decode worker is asked for",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kv-ms", type=float, default=0.0, help="a decode waits so long for its prefill's KV"
+    )
     parser.add_argument("--transfer-ms", type=float, default=0.0)
     parser.add_argument("--done-ms", type=float, default=0.0)
     parser.add_argument("--first-token", action="store_true", help="prefills tell first tokens")

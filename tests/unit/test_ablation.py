@@ -9,7 +9,8 @@ ROUND = {"ttft": 0.1, "tpot": 0.02, "one": 0.05, "throughput": 100.0}
 
 
 def test_every_patch_that_can_be_left_out_is_measured_but_one() -> None:
-    assert {patch.name for patch in ALL if patch.gain} - SIDES.keys() == {"cpu_idle"}
+    elsewhere = {"early_choice"}  # its prompts are long: tests.benchmarks.early_choice
+    assert {patch.name for patch in ALL if patch.gain} - SIDES.keys() - elsewhere == {"cpu_idle"}
 
 
 def test_each_patch_has_a_worker_of_its_side_without_it() -> None:

@@ -74,7 +74,7 @@ async def get_json(session: aiohttp.ClientSession, url: str) -> Any:
         return await response.json(content_type=None) if response.status == 200 else None
 
 
-async def set_policy(session: aiohttp.ClientSession, url: str, body: dict[str, str]) -> None:
+async def set_policy(session: aiohttp.ClientSession, url: str, body: Mapping[str, object]) -> None:
     """Switch the router's policies at run time (`POST /admin/policy`): at its admin port, which it
     names, or with the admin key that the session has for its public port."""
     import aiohttp

@@ -106,7 +106,8 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PrefillDone(msgspec.Struct, frozen=True, tag="prefill_done", tag_field="type"):
-    """The forward of a request's last prompt chunk has finished."""
+    """The forward of a request's last prompt chunk has finished; or, with tokens `left`, one of the
+    chunks before: its decode worker had better be chosen now, and the same comes again without."""
 
     rid: Name
     dp_rank: Small = 0
@@ -117,16 +118,20 @@ class PrefillDone(msgspec.Struct, frozen=True, tag="prefill_done", tag_field="ty
     """A `Signature`; of no type here, since a bad one must not lose the rest of the event."""
     room: Room | None = None
     """The bootstrap room, by which a decode worker knows the same request."""
+    left: Tokens = 0
+    """Of the prompt, that are not computed yet. The signature is that of the rest."""
 
 
 class KvTransfer(msgspec.Struct, frozen=True, tag="kv_transfer", tag_field="type"):
-    """A request's KV is on its decode worker: `tokens` of prompt, `bytes` moved by this rank."""
+    """A request's KV is on its decode worker: `tokens` of prompt, `bytes` moved by this rank in so
+    many `seconds`; where some went `ahead`, while the prompt ran, those of its last chunk."""
 
     seconds: Seconds
     bytes: Sum
     tokens: Tokens = 0
     rid: Name = ""
     dp_rank: Small = 0
+    ahead: bool = False
 
 
 MoveState = Literal["cut", "sent", "unable", "refused", "slow", "replay", "failed", "gone"]

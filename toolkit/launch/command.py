@@ -14,6 +14,7 @@ from toolkit.contract.variables import (
     BACKGROUND_VARIABLE,
     DEVICE_VARIABLE,
     DP_PROFILE_VARIABLE,
+    EARLY_CHOICE_VARIABLE,
     EARLY_PLACE_VARIABLE,
     LAYERS_VARIABLE,
     MOVE_VARIABLE,
@@ -243,6 +244,8 @@ def worker_env(
         env[MOVE_VARIABLE] = "1"
     if role_name == "prefill" or sends:
         env |= TRANSFER_ENV
+    if role_name == "prefill" and dispatch == "late" and role.early_choice is not None:
+        env[EARLY_CHOICE_VARIABLE] = f"{role.early_choice:g}"
     if role_name == "decode":
         # The shortest that SGLang allows: a host that dies closes no connection, so that decode
         # hears of it by heartbeats alone (`patches/pd/prefill_restart.py`).

@@ -221,7 +221,7 @@ class Tap:
         try:
             async for line in response.content:
                 event = decode(line)
-                if isinstance(event, KvTransfer):
+                if isinstance(event, KvTransfer) and not event.ahead:
                     self.heard.transfers.append((event.tokens, event.bytes, event.seconds))
         finally:
             self._fail(f"the worker at {url} went away")

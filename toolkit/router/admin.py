@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolkit.router.drains import Drains
     from toolkit.router.guard import Guard
 
-SWITCHES = ("prefill", "decode", "dispatch", "first_token", "moves")
+SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "moves")
 """What /admin/policy can change."""
 
 
@@ -43,7 +43,8 @@ class AdminOrders:
         app.router.add_post("/admin/returns", self.returns)
 
     async def policy(self, request: web.Request) -> web.Response:
-        """Switch policies, the dispatch or who tells first tokens at run time; all or nothing."""
+        """Switch policies, the dispatch, who tells first tokens or whether decode workers of long
+        prompts are chosen early, at run time; all or nothing."""
         refused = self._guard.refuse_admin(request)
         if refused is not None:
             return refused
@@ -54,6 +55,9 @@ class AdminOrders:
         first_token = body.get("first_token", dispatcher.serving.first_token)
         if first_token not in ("prefill", "decode"):
             return refusal(400, "first_token must be 'prefill' or 'decode'")
+        early = body.get("early_choice", dispatcher.serving.early_choice)
+        if not isinstance(early, bool):
+            return refusal(400, "early_choice must be true or false")
         dispatch = body.get("dispatch", dispatcher.dispatch)
         if dispatch not in ("late", "concurrent"):
             return refusal(400, "dispatch must be 'late' or 'concurrent'")
@@ -72,14 +76,15 @@ class AdminOrders:
         for side in ("prefill", "decode"):
             if side in body:
                 dispatcher.set_policy(side, body[side])
-        dispatcher.switch(dispatch, first_token)
+        dispatcher.switch(dispatch, first_token, early)
         dispatcher.moves.use(moves)
         # They then describe one setting.
         dispatcher.metrics.clear_rings()
         if dispatcher.balance is not None:
             dispatcher.balance.clear()
         names = {s: p.name for s, p in dispatcher.policies.items()}
-        return as_json({**names, "dispatch": dispatch, "first_token": first_token, "moves": moves})
+        told_back = {"first_token": first_token, "early_choice": early, "moves": moves}
+        return as_json({**names, "dispatch": dispatch, **told_back})
 
     async def refit(self, request: web.Request) -> web.Response:
         """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""

@@ -93,10 +93,11 @@ class Dispatcher(WorkerListener):
         """When decode workers are chosen."""
         return "late" if self.decider.attempts.late else "concurrent"
 
-    def switch(self, dispatch: Dispatch, first_token: FirstTokenFrom) -> None:
+    def switch(self, dispatch: Dispatch, first_token: FirstTokenFrom, early_choice: bool) -> None:
         """For attempts from now on."""
         self.known_workers.channel.send(m.UseDispatch(dispatch == "late"))
         self.serving.first_token = first_token
+        self.serving.early_choice = early_choice
 
     def note(self, order: m.Noted) -> None:
         """What the decider wants to be counted."""

@@ -51,6 +51,9 @@ class Metrics(WorkerListener):
         self.ejected = Counter("ejected", "Workers left alone as they fail", ["worker"], **one)
         self.resumes = Counter("resumes", "Streams resumed on another worker", **one)
         self.early = Counter("early", "Streams that began with their prefill's token", **one)
+        self.chosen_early = Counter(
+            "chosen_early", "Decode workers chosen while the prompt's last chunks ran", **one
+        )
         self.prefill_only = Counter(
             "prefill_only", "Requests for one token that no decode worker heard of", **one
         )

@@ -118,6 +118,7 @@ class Overview:
                 "workers": rows,
                 "dispatch": dispatcher.dispatch,
                 "first_token": dispatcher.serving.first_token,
+                "early_choice": dispatcher.serving.early_choice,
                 "policies": {s: p.name for s, p in dispatcher.policies.items()},
                 "running": admission.running,
                 "queued": admission.queued,

@@ -31,7 +31,7 @@ log = logging.getLogger("toolkit.router")
 
 
 class TakesPrefill(Protocol):
-    """Who waits for a prefill to be done."""
+    """Who waits for a prefill to be done, or nearly."""
 
     def prefilled(self, event: PrefillDone) -> None: ...
 
@@ -219,7 +219,7 @@ class Worker(WorkerState):
         self.channel.send(m.WorkerGreeted(self.name, slots, reserve, hello.dp_attention, one_token))
 
     def prefill_done(self, event: PrefillDone) -> None:
-        waits = self.prefills.pop(event.rid, None)
+        waits = self.prefills.get(event.rid) if event.left else self.prefills.pop(event.rid, None)
         if waits is not None:
             waits.prefilled(event)
 

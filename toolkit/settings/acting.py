@@ -60,6 +60,8 @@ def role_problem(key: str, role: str, device: str) -> str:
     """Why the key does nothing for workers of this role on this device; empty: it does."""
     if key == "bootstrap_port" and role == "worker":
         return "only prefill and decode workers have one: remove it"
+    if key == "early_choice" and role != "prefill":
+        return "prefill workers ask for decode workers: set it there, or remove it"
     if key == "expert_placement" and role != "decode":
         return "ELDR chooses decode workers: set it there, or remove it"
     rule = DEVICE.get(key)

@@ -169,6 +169,17 @@ class Deployment(Section):
         return role
 
     @model_validator(mode="after")
+    def _late_dispatch_chooses_early(self) -> Deployment:
+        prefill, router = self.prefill, self.router
+        asked = prefill.says("early_choice") and prefill.early_choice is not None
+        if asked and (router.kind != "toolkit" or router.dispatch != "late"):
+            raise ValueError(
+                "prefill.early_choice: only our router with dispatch: late chooses decode workers "
+                "after the prefill has begun: remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_worker_key(self) -> Deployment:
         if self.worker_key_env and self.worker_key_file:
             raise ValueError("worker_key_env and worker_key_file both name the key: leave one")

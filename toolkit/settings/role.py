@@ -11,7 +11,7 @@ from toolkit.contract.waiting import Waiting
 from toolkit.policies.preemption.named import boundary_policy
 from toolkit.policies.stages.layout import Layout
 from toolkit.settings.rules import CPU, CUDA
-from toolkit.settings.section import Count, Port, Section, Short, key
+from toolkit.settings.section import Count, Port, Section, Share, Short, key
 from toolkit.settings.stages import Stage, check_shape, layout_of, with_replicas
 
 Part = Annotated[float, Field(gt=0, lt=1)]
@@ -50,6 +50,11 @@ class Role(Section):
     )
     waiting: Annotated[Waiting, Short("order")] = key(
         Waiting(order="fcfs"), "in which order waiting prompts are prefilled"
+    )
+    early_choice: Share | None = key(
+        0.03,
+        "prefill only, with late dispatch: of a long prompt's prefill time, what must be saved for "
+        "its decode worker to be chosen while the last chunks run; null: never",
     )
     preempt: Annotated[Preempting | None, Short("policy")] = key(
         None, "best-effort prompts give way to latency-sensitive requests"

@@ -44,7 +44,9 @@ class Stopping(_Strict):
 class PrefillFleet(_Strict):
     """`chunk`: prompt tokens of one pass at most. `waiting_age_s`: None is first come first
     served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`). `loop`:
-    as `DecodeFleet` has it. `preempt`: None where prompts of all classes are alike."""
+    as `DecodeFleet` has it. `preempt`: None where prompts of all classes are alike. `early_choice`:
+    of a long prompt's prefill time, what must be saved for its decode rank to be chosen while it
+    runs (`toolkit.policies.early_choice`); None: never."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     chunk: Annotated[int, Field(ge=1)] = 8192
@@ -52,6 +54,7 @@ class PrefillFleet(_Strict):
     waiting_age_s: Annotated[float | None, Field(ge=0)] = None
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
     preempt: Stopping | None = None
+    early_choice: Annotated[float | None, Field(ge=0)] = None
 
 
 class StageFleet(_Strict):

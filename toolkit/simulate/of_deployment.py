@@ -79,6 +79,7 @@ def fleet_of(
             waiting_age_s=_age(prefill),
             loop=_loop(deployment, prefill),
             preempt=_stopping(deployment, prefill),
+            early_choice=prefill.early_choice,
         ),
         decode=DecodeFleet(
             **_ranks(deployment),

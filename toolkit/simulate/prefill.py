@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from toolkit.policies.base import Load, WorkerView
 from toolkit.policies.sjf import ShortestFirst
 from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.early import EarlyChoices
 from toolkit.simulate.events import Event, Events
 from toolkit.simulate.fleet import UNBOUNDED
 from toolkit.simulate.neighbours import Neighbours
@@ -45,6 +46,7 @@ class PrefillWorker:
     behind: bool = False
     """Its loop looks at what a pass has made when it has begun, and on a CPU done, the next one."""
     preemption: Preemption | None = None
+    early: EarlyChoices | None = None
 
     def __post_init__(self) -> None:
         self.prompts = PromptQueue(self.chunk, self.shortest)
@@ -57,6 +59,7 @@ class PrefillWorker:
         self._speed = 1.0
         self._left_s = 0.0
         self._paced = 0.0
+        self._began = 0.0
         self._ending: Event | None = None
         self._computed: list[Request] = []
         """Of the last pass, that nobody was told of yet."""
@@ -144,7 +147,7 @@ class PrefillWorker:
         return prompts.next_pass(self.chunk, prompts.computed_tokens, self._begin, wanted)
 
     def _run(self, parts: list[Part]) -> None:
-        self._passing = parts
+        self._passing, self._began = parts, self.events.now
         seconds = self.cost.prefill_s([(new, before) for _, new, before in parts])
         if self.preemption is not None and stoppable(parts[0].request):
             self._sliced = self.preemption.sliced(parts, seconds)
@@ -199,6 +202,8 @@ class PrefillWorker:
         if self.behind:
             self._tell()
         self._computed += self.prompts.passed(parts)
+        if self.early is not None:
+            self.early.passed(parts, self.prompts.halves, self.events.now - self._began)
         if not self.behind or self._stopped is not None:
             self._tell()
         agenda, self._agenda = self._agenda, []

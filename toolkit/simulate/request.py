@@ -45,6 +45,12 @@ class Request:
     bound: float = nan
     place: tuple[str, int] | None = None
     """The rank where it has its place, once it has one."""
+    asked: bool = False
+    """Whether its decode rank was asked for while its prompt was computed."""
+    sent: int = 0
+    """Tokens whose KV left by then."""
+    received: float = nan
+    """When its decode rank had all KV."""
     first_token: float = nan
     ended: float = nan
     generated: int = 0

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isnan
 from typing import Any
 
 from toolkit.policies import make_policy
+from toolkit.policies.early_choice import EarlyChoice
 from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.decode import Group
+from toolkit.simulate.early import AHEAD, EarlyChoices
 from toolkit.simulate.events import Events
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Fleet, Machine
@@ -76,6 +79,7 @@ class Simulation:
             self.groups = build.plains(fleet.worker, self._first, self._ended)
         else:
             self.prefills = build.prefills(self._prefilled)
+            self._choose_early(fleet)
             decodes = build.decodes(self._placed, self._first, self._ended)
             self._decodes = {rank.key: (rank, group) for group in decodes for rank in group.ranks}
             self.groups = decodes
@@ -182,6 +186,22 @@ class Simulation:
 
     # ---- between workers ----
 
+    def _choose_early(self, fleet: Fleet) -> None:
+        least, loop = fleet.prefill.early_choice, fleet.prefill.loop
+        if least is None or fleet.router.dispatch != "late":
+            return
+        rule = EarlyChoice(least, AHEAD[loop])
+        for prefill in self.prefills:
+            send = partial(self._send_chunk, prefill)
+            prefill.early = EarlyChoices(rule, fleet.prefill.chunk, loop, self._near, send)
+
+    def _near(self, request: Request) -> None:
+        """Its prompt is nearly computed."""
+        self.router.prefilled(request)
+
+    def _send_chunk(self, prefill: PrefillWorker, request: Request, tokens: int) -> None:
+        self._on_line(prefill, tokens, lambda: None)
+
     def _again(self, request: Request, sent: Callable[[], None]) -> None:
         """One that moves: its prefill worker, which has its prompt, computes its answer so far."""
         prefill = self.router.prefill_of(request)
@@ -212,21 +232,24 @@ class Simulation:
         router = self.fleet.router
         if router.first_token == "prefill" and router.dispatch == "late":
             request.first_token = self.events.now + router.hop_s
-        self.router.prefilled(request)
+        if not request.asked:
+            self.router.prefilled(request)
         if request.place is not None:
             # Sent chunk by chunk while it was computed: the last one is left.
+            last = min(request.prompt, self.fleet.prefill.chunk)
             rank, _ = self._decodes[request.place]
-            self._send_kv(rank, request, min(request.prompt, self.fleet.prefill.chunk))
+            self._send_kv(rank, request, request.prompt - request.sent if request.asked else last)
 
     def _placed(self, rank: SimulatedRank, request: Request) -> None:
         request.place = rank.key
         if request.prefilled == request.prefilled:
             prefill = self.router.prefill_of(request)
-            prefill.at_boundary(lambda: self._send_kv(rank, request, request.prompt))
+            tokens = request.prompt - request.sent
+            prefill.at_boundary(lambda: self._send_kv(rank, request, tokens))
 
     def _send_kv(self, rank: SimulatedRank, request: Request, tokens: int) -> None:
         prefill = self.router.prefill_of(request)
-        self._on_line(prefill, tokens, self._arrived, prefill, rank, request)
+        self._on_line(prefill, tokens, self._arrived, prefill, rank, request, self.events.now)
 
     def _on_line(
         self, prefill: PrefillWorker, tokens: int, then: Callable[..., None], *given: object
@@ -238,7 +261,12 @@ class Simulation:
         self._line_free[prefill.name] = done
         self.events.at(done + latency, then, *given)
 
-    def _arrived(self, prefill: PrefillWorker, rank: SimulatedRank, request: Request) -> None:
+    def _arrived(
+        self, prefill: PrefillWorker, rank: SimulatedRank, request: Request, begun: float
+    ) -> None:
+        request.received = self.events.now
+        if prefill.early is not None and not request.asked:
+            prefill.early.pace.sent(request.prompt, self.events.now - begun)
         prefill.fetched(request)
         _, group = self._decodes[rank.key]
         group.received(rank, request)

@@ -46,8 +46,8 @@ EVENTS = st.one_of(
         max_running_requests=counts,
         patches=st.lists(st.text()).map(tuple),
     ),
-    st.builds(PrefillDone, st.text(), small, tokens, tokens, st.none(), st.none() | counts),
-    st.builds(KvTransfer, seconds, counts, tokens, st.text(), small),
+    st.builds(PrefillDone, st.text(), small, tokens, tokens, st.none(), st.none() | counts, tokens),
+    st.builds(KvTransfer, seconds, counts, tokens, st.text(), small, st.booleans()),
     st.builds(LoadReading, counts, counts, counts, counts, counts, st.none() | counts, small),
     st.builds(Steps, tokens, counts, counts, seconds, seconds, small),
     st.builds(GaveWay, st.sampled_from(["prompt", "answer"]), small, seconds, small),
@@ -76,9 +76,11 @@ def test_the_names_on_the_wire_stay_as_they_were() -> None:
     assert json.loads(encode(PrefillDone("r", 1, 2, 3, signature, 4))) == {
         "type": "prefill_done", "rid": "r", "dp_rank": 1, "prompt_tokens": 2, "cached_tokens": 3,
         "signature": {"counts": "AQI=", "scale": 1.0, "tokens": 9, "complete": True}, "room": 4,
+        "left": 0,
     }  # fmt: skip
     assert json.loads(encode(KvTransfer(0.5, 2, 3, "r", 1))) == {
         "type": "kv_transfer", "seconds": 0.5, "bytes": 2, "tokens": 3, "rid": "r", "dp_rank": 1,
+        "ahead": False,
     }  # fmt: skip
     assert json.loads(encode(Steps(1, 2, 3, 4.0, 5.0, 6))) == {
         "type": "steps", "steps": 1, "requests": 2, "kv_tokens": 3, "seconds": 4.0,

@@ -13,6 +13,7 @@ from tests.kernels import examples
 from tests.present import present
 from tests.sglang_python import run_python
 from tests.unit.launch.stand_ins import deployment, tiny_model
+from toolkit.contract.variables import EARLY_CHOICE_VARIABLE
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.locality import locality
 from toolkit.launch.errors import LaunchError
@@ -242,6 +243,27 @@ def test_memory_and_missing_weights_are_found(model: Any, tmp_path: Path) -> Non
 def test_missing_model_says_how_to_mend(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"set model\.path"):
         resolve(deployment(tmp_path / "nowhere"))
+
+
+def test_prefill_workers_ask_early_where_dispatch_is_late(model: Any) -> None:
+    def told(**sections: Any) -> dict[str, str | None]:
+        workers = resolve(deployment(model, **sections)).workers
+        return {worker.role: worker.env.get(EARLY_CHOICE_VARIABLE) for worker in workers}
+
+    assert told() == {"prefill": "0.03", "decode": None}
+    assert told(prefill={"early_choice": 0}) == {"prefill": "0", "decode": None}
+    off: dict[str, dict[str, Any]] = {
+        "null": {"prefill": {"early_choice": None}},
+        "concurrent": {"router": {"dispatch": "concurrent"}},
+        "SGLang's router": {"router": {"kind": "sglang"}},
+    }
+    for sections in off.values():
+        assert told(**sections) == {"prefill": None, "decode": None}
+    with pytest.raises(ValidationError, match="prefill workers ask for decode workers"):
+        deployment(model, decode={"early_choice": 0.1})
+    for name in ("concurrent", "SGLang's router"):
+        with pytest.raises(ValidationError, match="only our router with dispatch: late"):
+            deployment(model, prefill={"early_choice": 0.1}, **off[name])
 
 
 def test_early_places_are_for_decode_ranks_of_one_process(model: Any) -> None:

@@ -38,7 +38,9 @@ def test_no_other_can(name: str) -> None:
 
 
 def test_the_refusal_says_who_relies_on_it() -> None:
-    with pytest.raises(PatchError, match=r"late_binding cannot .*first_token, early_send relies"):
+    with pytest.raises(
+        PatchError, match=r"late_binding cannot .*first_token, early_send, early_choice relies"
+    ):
         left_out(ALL, "late_binding")
     with pytest.raises(PatchError, match="'nonsense' is no patch"):
         left_out(ALL, "nonsense")

@@ -41,7 +41,14 @@ def test_the_patches_say_of_each_two_on_one_symbol_which_wraps_which() -> None:
     shared = {s: names(tuple(p)) for s, p in wrapped_symbols(in_order).items() if len(p) > 1}
     finished = [names for symbol, names in shared.items() if "process_batch_result_d" in symbol]
     assert finished == [
-        ["first_token", "late_binding", "prefill_only", "early_send", "expert_capture"]
+        [
+            "first_token",
+            "late_binding",
+            "prefill_only",
+            "early_send",
+            "early_choice",
+            "expert_capture",
+        ]
     ]
     assert len(shared) > 20
 

@@ -20,15 +20,18 @@ from tests.unit.router.cluster_calls import (
 )
 
 PATHS = list(bodies(1))
+# Decode's first token is never there before its prefill's.
+DECODE = ["--kv-ms", "20"]
 FIRST: dict[str, Any] = {
-    "role_args": {"prefill": ["--first-token"]},
+    "role_args": {"prefill": ["--first-token"], "decode": DECODE},
     "config": {"first_token": "prefill"},
 }
 
 
 def told(**more: Any) -> dict[str, Any]:
     """Arguments of a cluster whose prefills tell first tokens, with more of a prefill's."""
-    return FIRST | {"role_args": {"prefill": ["--first-token", *more.pop("prefill", ())]}} | more
+    first = ["--first-token", *more.pop("prefill", ())]
+    return FIRST | {"role_args": {"prefill": first, "decode": DECODE}} | more
 
 
 async def early(cluster: Cluster) -> int:

@@ -45,12 +45,15 @@ connections."""
 
 @dataclass(slots=True)
 class Serving:
-    """What all attempts share. `first_token`: which worker tells it, as far as it can be had."""
+    """What all attempts share. `first_token`: which worker tells it, as far as it can be had.
+    `early_choice`: whether a decode worker is chosen when a prefill worker asks for it before the
+    prompt is through."""
 
     known_workers: KnownWorkers
     metrics: Metrics
     locality: Locality | None
     first_token: FirstTokenFrom
+    early_choice: bool = True
 
 
 class Attempt:
@@ -96,6 +99,8 @@ class Attempt:
         self._answers: UpstreamCall | None = None
         """The call whose answer is the client's."""
         self._posted_at = self._done_at = 0.0
+        self._told_at = 0.0
+        """When the decider was told of the prefill: that it is done, or (then before) nearly."""
         self._sample: SignatureSample | None = None
         self._view = view
 
@@ -154,9 +159,9 @@ class Attempt:
             self._body = calls.body()
             self._timing.queue = monotonic() - self._arrived
         elif self._late:
-            done_at = self._done_at or monotonic()
-            self._timing.prefill = done_at - self._posted_at
-            self._timing.decide = monotonic() - done_at
+            told_at = self._told_at or monotonic()
+            self._timing.prefill = (self._done_at or told_at) - self._posted_at
+            self._timing.decide = monotonic() - told_at
         set_rank(self._body, rank)
         posted = self._post(rank, self._body, order, decode=True)
         if posted is None:
@@ -168,11 +173,22 @@ class Attempt:
         self._channel.go_on()
 
     def prefilled(self, event: PrefillDone) -> None:
-        """The prefill worker says that it is done."""
+        """The prefill worker says that it is done, or nearly: its decode worker is chosen by what
+        it knows by then."""
         prefill = self._prefill
         assert prefill is not None
-        self._done_at = monotonic()
+        if event.left and not self._serving.early_choice:
+            return
+        now = monotonic()
+        if not event.left:
+            self._done_at = now
+            self._timing.prefill = now - self._posted_at
         self._outcomes.prove(prefill)
+        if self._told_at:
+            return
+        self._told_at = now
+        if event.left:
+            self._serving.metrics.chosen_early.inc()
         tokens = event.prompt_tokens or self._view.prompt_tokens
         if self._number == 0:
             self._sub_request.prompt_tokens = tokens
@@ -199,9 +215,9 @@ class Attempt:
 
     def _without_event(self) -> None:
         """The event that says that the prefill is done has not come, though it is."""
-        if self._done_at or self._answers is not None or self._channel.turn.done():
+        if self._told_at or self._answers is not None or self._channel.turn.done():
             return
-        self._done_at = monotonic()
+        self._done_at = self._told_at = monotonic()
         self._channel.channel.send(Prefilled(self._channel.number, self._view))
 
     def _post(
@@ -214,8 +230,10 @@ class Attempt:
     ) -> UpstreamCall | None:
         """The call; None: it could not be posted, and the attempt fails with that."""
         calls, reservation = self._upstream_calls, order.reservation
+        runs = decode and self._told_at > 0 and not self._done_at  # its prompt, still
+        late = self._late and not runs
         try:
-            return calls.post(rank, body, reservation, decode=decode, late=self._late, early=early)
+            return calls.post(rank, body, reservation, decode=decode, late=late, early=early)
         except Exception as error:
             self._channel.channel.give_back(reservation)
             self._channel.fail(error)

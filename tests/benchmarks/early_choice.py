@@ -1,0 +1,210 @@
+"""The decode worker of a long prompt, chosen while its last chunks run, against late dispatch.
+
+One router and the same real workers on the CPU (1 prefill + 2 decode, ELDR, prefill without the
+overlap scheduler). Prompts of the embedded model's own texts, each of one domain and language, of
+16 chunks of 480 tokens; every pair has two of one domain and language, one for each way, in an
+order that alternates. `early_choice: 0`: a decode worker is asked for early wherever that saves
+anything (by default 3 % of the prompt's prefill time, more than it is here).
+
+keys: exposed_ms (from the end of a prompt's forward to the news that its KV is on the decode
+worker, as the prefill worker says both; median), exposed_ms_late; exposed_ratio and ttft_ratio
+(geometric means of the paired ratios early / late with their 95 % interval), second_ms and
+second_ms_late (from the first token to the second, as a client sees them), second_added_ms (median
+of the paired differences); left_chunks (median when it was chosen); changed_choice (the share of
+prompts whose nearest centroid is another one by the experts of the whole prompt than by those that
+decided), changed_choice_of_K for other numbers of decode workers.
+"""
+
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.shared.common import Result, arguments, interval, median_difference
+from toolkit.bench.client import Sample, payload, send
+from toolkit.bench.hosted import hosted
+from toolkit.bench.runner import new_session
+from toolkit.bench.target import get_json, set_policy
+from toolkit.bench.workload import Item
+from toolkit.contract.events import Hello, KvTransfer, PrefillDone, decode
+
+MEASURES = ("toolkit/router", "toolkit/decide", "toolkit/policies/early_choice.py", "patches/pd")
+
+CHUNK, CHUNKS, TOKENS = 480, 16, 8
+WORKERS = (2, 3, 4)
+DEPLOYMENT: dict[str, Any] = {
+    "name": "early-choice",
+    "device": "cpu",
+    "model": "embedded",
+    "prefill": {
+        "kv_tokens": 32768,
+        "max_running": 8,
+        "early_choice": 0,
+        "args": {"chunked-prefill-size": CHUNK, "disable-overlap-schedule": True},
+    },
+    "decode": {"replicas": 2, "kv_tokens": 24576, "max_running": 4},
+    "router": {"kind": "toolkit", "decode_policy": "eldr", "profile": "embedded"},
+}
+
+
+class Prompts:
+    """Long ones of a domain and language, in another order of its texts each time."""
+
+    def __init__(self, seed: int) -> None:
+        from transformers import AutoTokenizer
+
+        from toolkit.embedded import load_prompts, model_path
+
+        encode = AutoTokenizer.from_pretrained(model_path()).encode
+        self._source = random.Random(seed)
+        self._texts: dict[tuple[str, str], list[list[int]]] = {}
+        for prompt in load_prompts():
+            kind = (prompt.domain, prompt.language)
+            self._texts.setdefault(kind, []).append(encode(prompt.text))
+        self.kinds = sorted(self._texts)
+
+    def item(self, kind: tuple[str, str]) -> Item:
+        """No other one begins so."""
+        ids = self._source.choices(range(300, 4000), k=4)
+        while len(ids) < CHUNK * CHUNKS:
+            ids += self._source.choice(self._texts[kind])
+        return Item(tuple(ids[: CHUNK * CHUNKS]), TOKENS)
+
+
+class Heard:
+    """What the prefill worker says of requests, each with the time at which it came."""
+
+    def __init__(self, session: Any, url: str) -> None:
+        self._session, self._url = session, url
+        self.hello: Hello | None = None
+        self.said: dict[str, dict[str, tuple[float, Any]]] = {}
+
+    async def listen(self) -> None:
+        async with self._session.get(self._url + "/toolkit/events") as stream:
+            async for line in stream.content:
+                event, now = decode(line), time.perf_counter()
+                if isinstance(event, Hello):
+                    self.hello = event
+                elif isinstance(event, PrefillDone):
+                    kind = "near" if event.left else "done"
+                    self.said.setdefault(event.rid, {})[kind] = (now, event)
+                elif isinstance(event, KvTransfer):
+                    self.said.setdefault(event.rid, {})["there"] = (now, event)
+
+    async def next(self, known: set[str]) -> dict[str, tuple[float, Any]]:
+        """All of the one request that is new."""
+        for _ in range(1000):
+            new = [rid for rid in self.said if rid not in known]
+            if new and {"done", "there"} <= self.said[new[0]].keys():
+                known.add(new[0])
+                return self.said[new[0]]
+            await asyncio.sleep(0.01)
+        raise RuntimeError("the prefill worker said nothing of a request")
+
+
+async def measure(router: str, prefill: str, key: str, rounds: int) -> tuple[dict[str, Any], int]:
+    """Pairs, one request in flight."""
+    prompts = Prompts(seed=45)
+    rows: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+    choices: list[tuple[Any, Any]] = []
+    headers = {"authorization": f"Bearer {key}"}
+    async with new_session(300.0) as session, _session(headers) as worker:
+        heard, known = Heard(worker, prefill), set[str]()
+        listening = asyncio.create_task(heard.listen())
+        for number in range(-2, rounds):  # two that warm up, and are measured by the worker alone
+            kind = prompts.kinds[number % len(prompts.kinds)]
+            for early in (True, False) if number % 2 else (False, True):
+                await set_policy(session, router, {"early_choice": early})
+                body = payload("generate", "", prompts.item(kind), True)
+                sample = await send(session, router, "generate", body)
+                assert sample.success, sample.error
+                said = await heard.next(known)
+                if number >= 0:
+                    rows[early].append(_row(sample, said))
+                    if early:
+                        choices.append((said["near"][1].signature, said["done"][1].signature))
+        listening.cancel()
+        await get_json(session, router + "/workers")
+    keys: dict[str, Any] = {}
+    for name, early in (("", True), ("_late", False)):
+        keys[f"exposed_ms{name}"] = statistics.median(row["exposed"] for row in rows[early])
+        keys[f"second_ms{name}"] = statistics.median(row["second"] for row in rows[early])
+        keys[f"ttft_ms{name}"] = statistics.median(row["ttft"] for row in rows[early])
+    pairs = list(zip(rows[True], rows[False], strict=True))
+    for name, of in (("exposed_ratio", "exposed"), ("ttft_ratio", "ttft")):
+        value, low, high = interval([ours[of] / late[of] for ours, late in pairs])
+        keys |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    added = median_difference(*([row["second"] for row in rows[early]] for early in (True, False)))
+    names = ("second_added_ms", "second_added_ms_low", "second_added_ms_high")
+    keys |= dict(zip(names, added, strict=True))
+    keys["left_chunks"] = statistics.median(row["left"] for row in rows[True]) / CHUNK
+    assert heard.hello is not None
+    keys |= changed(heard.hello, choices)
+    return keys, 2 * rounds
+
+
+def _session(headers: dict[str, str]) -> Any:
+    import aiohttp
+
+    return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None))
+
+
+def _row(sample: Sample, said: dict[str, tuple[float, Any]]) -> dict[str, float]:
+    done, there = said["done"][0], said["there"][0]
+    return {
+        "exposed": 1000 * max(there - done, 1e-5),
+        "ttft": 1000 * sample.ttft,
+        "second": 1000 * (sample.ttst - sample.ttft),
+        "left": float(said["near"][1].left) if "near" in said else 0.0,
+    }
+
+
+def changed(hello: Hello, choices: list[tuple[Any, Any]]) -> dict[str, float]:
+    """How often the nearest of K centroids is another one when the prompt is through."""
+    import numpy as np
+
+    from toolkit.resources import profiles_dir
+    from toolkit.signatures.calibrated import calibrated
+    from toolkit.signatures.clusters import fresh_centroids
+    from toolkit.signatures.reader import SignatureReader, SignatureSample
+
+    known = calibrated(str(profiles_dir() / "embedded"))
+    reader = SignatureReader(known.profile, known.space)
+    reader.greet("prefill", "prefill", hello)
+    samples = [reader.read("prefill", each) for pair in choices for each in pair]
+    assert all(isinstance(each, SignatureSample) for each in samples), samples
+    vectors = [each.vector for each in samples if isinstance(each, SignatureSample)]
+    pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
+    found: dict[str, float] = {}
+    for k in WORKERS:
+        centroids = fresh_centroids(known.requests.fitted, k, seed=0)
+        moved = sum(
+            int(np.argmax(centroids @ near)) != int(np.argmax(centroids @ whole))
+            for near, whole in pairs
+        )
+        found[f"changed_choice_of_{k}"] = moved / len(pairs)
+    return {"changed_choice": found[f"changed_choice_of_{WORKERS[0]}"]} | found
+
+
+def main() -> None:
+    """Run the benchmark and print its line."""
+    options = arguments(__doc__)
+    result = Result()
+    with tempfile.TemporaryDirectory(prefix="early-choice-") as folder:
+        file = Path(folder) / "deployment.yaml"
+        file.write_text(json.dumps(DEPLOYMENT))  # JSON is YAML
+        with hosted(file, Path(folder)) as up:
+            prefill = next(str(each.url) for each in up.workers if each.role == "prefill")
+            rounds = 6 if options.quick else 40
+            made = measure(up.router_url, prefill, up.worker_key, rounds)
+            keys, samples = asyncio.run(made)
+    result.keys |= keys
+    result.emit(samples)
+
+
+if __name__ == "__main__":
+    main()
