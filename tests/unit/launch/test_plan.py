@@ -46,7 +46,7 @@ def used_ports(plan: Plan, host: str) -> list[int]:
 def test_there_are_these_recipes() -> None:
     names = {r.stem for r in RECIPES}
     gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "gpt-oss-120b-8gpu", "qwen3-235b-2x8"}
-    gpu |= {"deepseek-v3-multinode"}
+    gpu |= {"deepseek-v3-multinode", "qwen3-next-80b-8gpu"}
     cpu = {"demo", "dp", "eldr", "classes", "stages", "experts", "speculative", "all"}
     assert names == {f"cpu-{name}" for name in cpu} | gpu
 

@@ -18,6 +18,9 @@ def test_each_is_there_in_words_those_for_the_cpu_first() -> None:
     assert devices == sorted(devices)
     assert found["cpu-demo"].starts == "embedded: 1 prefill, 2 decode"
     assert found["cpu-dp"].starts == "embedded: 1 prefill, 1 decode (TP 2, DP 2 attention)"
+    assert found["qwen3-next-80b-8gpu"].starts == (
+        "qwen3-next-80b-a3b: 2 prefill (TP 2), 2 decode (TP 2)"
+    )
     assert found["qwen3-235b-2x8"].starts == "qwen3-235b: 1 prefill (TP 4), 3 decode (TP 4)"
     assert {"stages", "moves"} <= set(found["cpu-stages"].systems)
 
