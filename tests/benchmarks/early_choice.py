@@ -21,6 +21,8 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,10 @@ from tests.benchmarks.shared.common import Result, arguments, interval, median_d
 from toolkit.bench.client import Sample, payload, send
 from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import new_session
-from toolkit.bench.target import get_json, set_policy
+from toolkit.bench.target import set_policy
 from toolkit.bench.workload import Item
 from toolkit.contract.events import Hello, KvTransfer, PrefillDone, decode
+from toolkit.launch.running import Running
 
 MEASURES = ("toolkit/router", "toolkit/decide", "toolkit/policies/early_choice.py", "patches/pd")
 
@@ -106,50 +109,61 @@ class Heard:
         raise RuntimeError("the prefill worker said nothing of a request")
 
 
-async def measure(router: str, prefill: str, key: str, rounds: int) -> tuple[dict[str, Any], int]:
-    """Pairs, one request in flight."""
-    prompts = Prompts(seed=45)
+@dataclass(frozen=True)
+class Pairs:
+    """What came of both ways, `rows[early]`, prompt by prompt; and for those chosen early what the
+    prefill worker said of their experts, when it asked and at their end."""
+
+    rows: dict[bool, list[dict[str, float]]]
+    choices: list[tuple[Any, Any]]
+    hello: Hello
+
+    def figures(self, chunk: int) -> dict[str, Any]:
+        keys: dict[str, Any] = {}
+        for name, early in (("", True), ("_late", False)):
+            for of in ("exposed", "second", "ttft"):
+                keys[f"{of}_ms{name}"] = statistics.median(row[of] for row in self.rows[early])
+        both = list(zip(self.rows[True], self.rows[False], strict=True))
+        for name, of in (("exposed_ratio", "exposed"), ("ttft_ratio", "ttft")):
+            value, low, high = interval([ours[of] / late[of] for ours, late in both])
+            keys |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        seconds = ([row["second"] for row in self.rows[early]] for early in (True, False))
+        names = ("second_added_ms", "second_added_ms_low", "second_added_ms_high")
+        keys |= dict(zip(names, median_difference(*seconds), strict=True))
+        chosen = [row["left"] for row in self.rows[True] if row["left"]]
+        keys["chosen_early"] = len(chosen) / len(self.rows[True])
+        keys["left_chunks"] = statistics.median(chosen or [0.0]) / chunk
+        return keys
+
+
+async def paired(up: Running, rounds: int, item: Callable[[int], Item]) -> Pairs:
+    """Pairs of `item(round)`, one request in flight."""
+    prefill = next(str(each.url) for each in up.workers if each.role == "prefill")
     rows: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     choices: list[tuple[Any, Any]] = []
-    headers = {"authorization": f"Bearer {key}"}
-    async with new_session(300.0) as session, _session(headers) as worker:
+    async with new_session(300.0) as session, _session(up.worker_key) as worker:
         heard, known = Heard(worker, prefill), set[str]()
         listening = asyncio.create_task(heard.listen())
-        for number in range(-2, rounds):  # two that warm up, and are measured by the worker alone
-            kind = prompts.kinds[number % len(prompts.kinds)]
+        for number in range(-2, rounds):  # two by which the worker finds its pace
             for early in (True, False) if number % 2 else (False, True):
-                await set_policy(session, router, {"early_choice": early})
-                body = payload("generate", "", prompts.item(kind), True)
-                sample = await send(session, router, "generate", body)
+                await set_policy(session, up.router_url, {"early_choice": early})
+                body = payload("generate", "", item(number), True)
+                sample = await send(session, up.router_url, "generate", body)
                 assert sample.success, sample.error
                 said = await heard.next(known)
                 if number >= 0:
                     rows[early].append(_row(sample, said))
-                    if early:
+                    if early and "near" in said:
                         choices.append((said["near"][1].signature, said["done"][1].signature))
         listening.cancel()
-        await get_json(session, router + "/workers")
-    keys: dict[str, Any] = {}
-    for name, early in (("", True), ("_late", False)):
-        keys[f"exposed_ms{name}"] = statistics.median(row["exposed"] for row in rows[early])
-        keys[f"second_ms{name}"] = statistics.median(row["second"] for row in rows[early])
-        keys[f"ttft_ms{name}"] = statistics.median(row["ttft"] for row in rows[early])
-    pairs = list(zip(rows[True], rows[False], strict=True))
-    for name, of in (("exposed_ratio", "exposed"), ("ttft_ratio", "ttft")):
-        value, low, high = interval([ours[of] / late[of] for ours, late in pairs])
-        keys |= {name: value, f"{name}_low": low, f"{name}_high": high}
-    added = median_difference(*([row["second"] for row in rows[early]] for early in (True, False)))
-    names = ("second_added_ms", "second_added_ms_low", "second_added_ms_high")
-    keys |= dict(zip(names, added, strict=True))
-    keys["left_chunks"] = statistics.median(row["left"] for row in rows[True]) / CHUNK
     assert heard.hello is not None
-    keys |= changed(heard.hello, choices)
-    return keys, 2 * rounds
+    return Pairs(rows, choices, heard.hello)
 
 
-def _session(headers: dict[str, str]) -> Any:
+def _session(key: str) -> Any:
     import aiohttp
 
+    headers = {"authorization": f"Bearer {key}"}
     return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None))
 
 
@@ -197,11 +211,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="early-choice-") as folder:
         file = Path(folder) / "deployment.yaml"
         file.write_text(json.dumps(DEPLOYMENT))  # JSON is YAML
+        prompts = Prompts(seed=45)
+
+        def item(number: int) -> Item:
+            return prompts.item(prompts.kinds[number % len(prompts.kinds)])
+
         with hosted(file, Path(folder)) as up:
-            prefill = next(str(each.url) for each in up.workers if each.role == "prefill")
-            rounds = 6 if options.quick else 40
-            made = measure(up.router_url, prefill, up.worker_key, rounds)
-            keys, samples = asyncio.run(made)
+            pairs = asyncio.run(paired(up, 6 if options.quick else 40, item))
+    keys = pairs.figures(CHUNK) | changed(pairs.hello, pairs.choices)
+    samples = 2 * len(pairs.rows[True])
     result.keys |= keys
     result.emit(samples)
 

@@ -14,6 +14,7 @@ from tests.gpu.context import Context
 from tests.gpu.packing.wanted import SGLANG
 from tests.gpu.steps import (
     deterministic,
+    early,
     experts,
     late,
     lengths,
@@ -41,11 +42,12 @@ def test_sglang_takes_the_flags_of_every_step(
     folder = tmp_path / "model"
     longest = model.SCALED_UP.max_position_embeddings
     model.make(folder, replace(model.TINY, max_position_embeddings=longest), "cpu")
-    for module in (signature, experts, late, lengths, preempt, migrate):
+    for module in (signature, experts, late, early, lengths, preempt, migrate):
         monkeypatch.setattr(module, "scaled_up", lambda _context: folder)
     cuda = Context("cuda", False, tmp_path)
     every: list[dict[str, Any]] = [
         outputs.described(cuda), experts.described(cuda), late.described(cuda),
+        early.described(cuda),
         lengths.described(cuda), migrate.described(cuda), deterministic.described(cuda),
         *(signature.described(cuda, side) for side in signature.SIDES),
         *(preempt.described(cuda, side) for side in preempt.SIDES),

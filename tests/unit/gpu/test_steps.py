@@ -10,6 +10,7 @@ from tests.gpu.context import Context
 from tests.gpu.plan import STEPS
 from tests.gpu.steps import (
     deterministic,
+    early,
     experts,
     late,
     lengths,
@@ -61,6 +62,7 @@ def test_the_scaled_up_model_fits_four_times_into_a_gpu_of_80_gb() -> None:
         signature.described,
         experts.described,
         late.described,
+        early.described,
         lengths.described,
         preempt.described,
         migrate.described,
@@ -71,7 +73,7 @@ def test_the_scaled_up_model_fits_four_times_into_a_gpu_of_80_gb() -> None:
 def test_deployments_for_a_gpu_are_right_as_far_as_can_be_seen_without_one(
     described: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (signature, experts, late, lengths, preempt, migrate):
+    for module in (signature, experts, late, early, lengths, preempt, migrate):
         monkeypatch.setattr(module, "scaled_up", lambda _context: Path("/models/m"))
     if callable(described):
         extra = ("on",) if described.__module__ == preempt.__name__ else ()
