@@ -90,6 +90,15 @@ GAINS = (
         "late_binding",
     ),
     Gain(
+        "Decode workers of long prompts, chosen early",
+        "late dispatch, KV sent at once when the prompt is through",
+        "KV still on its way at a prompt's end {exposed_ratio!} times",
+        "TTFT {ttft_ratio!} times",
+        CPU,
+        "gains.md#long-prompts",
+        "early_choice",
+    ),
+    Gain(
         "Late dispatch with the pool, 32 in flight",
         "both chosen at once by shortest queue",
         "TTFT {ratio.ttft_ms!} times",
