@@ -2,7 +2,8 @@
 tests.standin.traced_router CONFIG.json`.
 
 At its end it writes the calls into the file `$ROUTER_TRACE`, a line each, in order:
-`toolkit/router/app.py:RouterApp.serve`. Only functions of `toolkit/` are in it.
+`toolkit/router/app.py:RouterApp.serve`. Only functions of `toolkit/` are in it. Meanwhile
+`$ROUTER_TRACE.first` grows by a line when one is called for the first time.
 """
 
 import os
@@ -19,6 +20,7 @@ OURS = f"{ROOT}toolkit/"
 def main() -> None:
     calls: list[str] = []
     names: dict[Any, str | None] = {}
+    first = os.open(f"{os.environ['ROUTER_TRACE']}.first", os.O_WRONLY | os.O_CREAT, 0o600)
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event != "call":
@@ -30,6 +32,8 @@ def main() -> None:
             ours = code.co_filename.startswith(OURS)
             name = f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}" if ours else None
             names[code] = name
+            if ours:
+                os.write(first, f"{name}\n".encode())
         if name is not None:
             calls.append(name)
 

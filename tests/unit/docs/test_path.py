@@ -1,7 +1,9 @@
 """The page "Path of a request" names what a router really calls, in the order in which it does."""
 
 import ast
+import asyncio
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pages" / "path.md"
 PATH = "/v1/chat/completions"
 TOKENS = 30
+QUIET_S = 3.0
 DEATH = "When decode dies"
 SIDE_BY_SIDE = ("The first token", "Decode")
 """The first token's answer and the event of the same prefill come on two connections."""
@@ -47,6 +50,17 @@ def defined(path: Path) -> set[str]:
     return walk(ast.parse(path.read_text()), "") if path.exists() else set()
 
 
+async def steady(calls: Path) -> None:
+    """Until nothing is called any more for the first time: what goes on without requests goes on
+    at least once a second, and later where the machine is busy."""
+    size, since = 0, time.monotonic()
+    while time.monotonic() - since < QUIET_S:
+        now = calls.with_suffix(".first").stat().st_size
+        if now > size:
+            size, since = now, time.monotonic()
+        await asyncio.sleep(0.2)
+
+
 def traced(folder: Path, **extra: Any) -> tuple[list[str], set[str]]:
     """The calls of a router that serves one streaming chat request, from its accept on; and what it
     had called before."""
@@ -59,6 +73,7 @@ def traced(folder: Path, **extra: Any) -> tuple[list[str], set[str]]:
             role_args={"prefill": ["--first-token", "--done-ms", "20"]},
             config={"first_token": "prefill", "rerun_wait_s": 20},
         ) as cluster:
+            await steady(folder / "calls")
             async with aiohttp.ClientSession() as own:  # a connection that the test can tell apart
                 body = bodies(TOKENS, **extra)[PATH]
                 async with own.post(cluster.url + PATH, json=body) as answer:
