@@ -16,7 +16,7 @@ from tests.e2e.workers import events, metrics, settled, state, victim
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.touched("early-choice")]
 
 CHUNK, CHUNKS, TOKENS = 256, 10, 24
 RECIPE: dict[str, Any] = {
