@@ -5,6 +5,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.e2e import calls
 from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
+from tests.e2e.test_preempt import BE, LS, ask
 from tests.e2e.workers import events, metrics, settled, state, victim
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
@@ -147,3 +149,50 @@ async def killed(up: Running, reference: Reference, name: str) -> None:
     assert saved > 0, "the kill hit no request: this run proved nothing"
     await settled(up)
     await measured(up)
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "a draft, and stops between layers": {
+        "speculative": "embedded",
+        "prefill": RECIPE["prefill"] | {"preempt": "strict"},
+        "router": RECIPE["router"] | {"classes": {}},
+    },
+    "DP ranks": {
+        "prefill": RECIPE["prefill"]
+        | {"tp": 2, "dp": 2, "dp_attention": True, "args": {"chunked-prefill-size": 2 * CHUNK}}
+    },
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_answers_are_the_models_beside_other_systems(
+    reference: Reference, tmp_path: Path, name: str
+) -> None:
+    with deployed(RECIPE | BESIDE[name], tmp_path) as running:
+        calls.run(measured(running))
+        calls.run(measured(running))  # each DP rank
+        calls.run(beside(running, reference, stops="classes" in BESIDE[name].get("router", {})))
+
+
+async def beside(running: Running, reference: Reference, stops: bool) -> None:
+    """Long best-effort prompts, and short latency-sensitive ones all the while."""
+    url, before = running.router_url, await chosen_early(running)
+    longs = prompts(f"beside-{stops}", 6)
+    shorts = [calls.prompt(f"short-{stops}-{n}", 60 + n) for n in range(10)]
+
+    async def hurry(http: Any) -> list[list[int]]:
+        said = []
+        for ids in shorts:
+            await asyncio.sleep(0.5)
+            said.append((await ask(http, url, ids, LS, 8))[0])
+        return said
+
+    async with calls.session() as http:
+        asked = [ask(http, url, ids, BE, TOKENS) for ids in longs]
+        long, short = await asyncio.gather(asyncio.gather(*asked), hurry(http))
+    said = [answer[0] for answer in long]
+    assert said == reference.greedy_each(longs, TOKENS, said)
+    assert short == reference.greedy_each(shorts, 8, short)
+    assert await chosen_early(running) - before == len(longs)
+    gave_way = [v for k, v in (await metrics(url)).items() if "gave_way_total" in k]
+    assert (sum(gave_way) > 0) == stops
