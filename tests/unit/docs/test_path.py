@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pages" / "path.md"
 PATH = "/v1/chat/completions"
 TOKENS = 30
-QUIET_S = 3.0
+QUIET_S, MOST_S = 1.2, 2.4
+"""A connection to a worker that nobody used for longer is not used again."""
 DEATH = "When decode dies"
 SIDE_BY_SIDE = ("The first token", "Decode")
 """The first token's answer and the event of the same prefill come on two connections."""
@@ -53,8 +54,9 @@ def defined(path: Path) -> set[str]:
 async def steady(calls: Path) -> None:
     """Until nothing is called any more for the first time: what goes on without requests goes on
     at least once a second, and later where the machine is busy."""
-    size, since = 0, time.monotonic()
-    while time.monotonic() - since < QUIET_S:
+    begun = since = time.monotonic()
+    size = 0
+    while time.monotonic() - since < QUIET_S and time.monotonic() - begun < MOST_S:
         now = calls.with_suffix(".first").stat().st_size
         if now > size:
             size, since = now, time.monotonic()
