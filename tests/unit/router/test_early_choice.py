@@ -10,11 +10,11 @@ from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 
 PATHS = list(bodies(1))
-NEAR_MS = 150
+NEAR_MS = 500
 
 
 def near(prefill: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    """Arguments of a cluster whose prefills take 300 ms, and ask after the half of it."""
+    """Arguments of a cluster whose prefills take a second, and ask after the half of it."""
     asks = ["--prefill-ms", str(2 * NEAR_MS), "--near-ms", str(NEAR_MS)]
     decode = ["--kv-ms", str(1.2 * NEAR_MS), "--resume"]
     return {"role_args": {"prefill": [*asks, *prefill], "decode": decode}} | more
