@@ -51,8 +51,6 @@ def _said(places: dict[str, dict[str, str]], system: str) -> tuple[str, str]:
         return REFUSED, dry.removeprefix("refused: ")
     if real is None:
         return ALLOWED, dry.partition("; ")[2]
-    if real.startswith("refused: "):
-        return REFUSED, real.removeprefix("refused: ")
     if real == "yes":
         return WORKS, dry.partition("; ")[2]
     return OTHERWISE, real

@@ -216,7 +216,7 @@ def count_finished(state: SignatureState, forward_batch: ForwardBatch) -> Counte
     rows = [
         (req, prefix + run)
         for req, (prefix, run) in zip(batch.reqs, ends, strict=False)
-        if prefix + run in (len(req.origin_input_ids), getattr(req, COUNT_AT, None))
+        if prefix + run >= len(req.origin_input_ids) or prefix + run == getattr(req, COUNT_AT, 0)
     ]
     if not rows:
         return None

@@ -68,7 +68,15 @@ def _state(scheduler: Scheduler) -> EarlyChoiceState:
         least = os.environ.get(EARLY_CHOICE_VARIABLE, "")
         state.chunk = int(get_schedule().chunked_prefill_size or 0)
         if least and state.chunk > 0 and scheduler.disaggregation_mode.value == "prefill":
-            state.rule = EarlyChoice(float(least), _ahead(scheduler))
+            try:
+                state.rule = EarlyChoice(float(least), _ahead(scheduler))
+            except ValueError:
+                log.error(
+                    "%s=%s is no number: decode workers are chosen at the end of prompts "
+                    "(prefill.early_choice of a deployment file sets it)",
+                    EARLY_CHOICE_VARIABLE,
+                    least,
+                )
     return state
 
 

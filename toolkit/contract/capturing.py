@@ -76,7 +76,7 @@ def _ranks(resolved: Mapping[str, Any]) -> list[Problem]:
     problems = [
         Problem(field.replace("_", "-"), f"{wrong}: a rank sees {seen} only", f"use tp{_OR}")
         for field, seen in SPLIT.items()
-        if int(resolved.get(field) or 0) > (field != "enable_prefill_cp")
+        if resolved.get(field) is True or (resolved.get(field) or 0) > 1
     ]
     backend = resolved["moe_a2a_backend"]
     if backend not in GATHERED and resolved["tp_size"] > 1:

@@ -70,8 +70,8 @@ class NextAttempt(Struct, frozen=True):
 
 
 class Prefilled(Struct, frozen=True):
-    """The prefill is done. `view`: with what it found out; None: it may be done, and nobody will
-    say so."""
+    """The prefill is done, or so nearly that its decode rank is to be chosen. `view`: with what it
+    found out; None: it may be done, and nobody will say so."""
 
     request: int
     view: RequestView | None

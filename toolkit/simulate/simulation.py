@@ -196,8 +196,9 @@ class Simulation:
             prefill.early = EarlyChoices(rule, fleet.prefill.chunk, loop, self._near, send)
 
     def _near(self, request: Request) -> None:
-        """Its prompt is nearly computed."""
-        self.router.prefilled(request)
+        """Its prompt is nearly computed. One that moves has its rank."""
+        if request not in self._redone:
+            self.router.prefilled(request)
 
     def _send_chunk(self, prefill: PrefillWorker, request: Request, tokens: int) -> None:
         self._on_line(prefill, tokens, lambda: None)
@@ -249,7 +250,8 @@ class Simulation:
 
     def _send_kv(self, rank: SimulatedRank, request: Request, tokens: int) -> None:
         prefill = self.router.prefill_of(request)
-        self._on_line(prefill, tokens, self._arrived, prefill, rank, request, self.events.now)
+        begun = self.events.now
+        self._on_line(prefill, tokens, self._arrived, prefill, rank, request, tokens, begun)
 
     def _on_line(
         self, prefill: PrefillWorker, tokens: int, then: Callable[..., None], *given: object
@@ -262,11 +264,17 @@ class Simulation:
         self.events.at(done + latency, then, *given)
 
     def _arrived(
-        self, prefill: PrefillWorker, rank: SimulatedRank, request: Request, begun: float
+        self,
+        prefill: PrefillWorker,
+        rank: SimulatedRank,
+        request: Request,
+        tokens: int,
+        begun: float,
     ) -> None:
+        """The last of its KV, of so many tokens, is there."""
         request.received = self.events.now
-        if prefill.early is not None and not request.asked:
-            prefill.early.pace.sent(request.prompt, self.events.now - begun)
+        if prefill.early is not None:
+            prefill.early.pace.sent(tokens, self.events.now - begun)
         prefill.fetched(request)
         _, group = self._decodes[rank.key]
         group.received(rank, request)

@@ -64,6 +64,17 @@ async def test_the_decode_worker_hears_of_it_while_the_prompt_runs() -> None:
         assert timing["decide_ms"]["p50"] < NEAR_MS
 
 
+async def test_a_decode_worker_is_not_given_up_while_the_prompt_runs() -> None:
+    """It says nothing before the KV is there, longer than one may whose prefill has run."""
+    config = {"first_token_timeout_s": 0.5 * NEAR_MS / 1e3}
+    async with Cluster(**near(decodes=1, config=config)) as cluster:
+        path = "/v1/completions"
+        status, raw = await post(cluster, path, bodies(3)[path])
+        assert status == 200 and text_of(path, raw) == expected(prompt_of(path), 3)
+        state = await cluster.until(idle)
+        assert state["retried"] == state["resumed"] == 0
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_a_worker_that_dies_in_between_costs_another_attempt(role: str) -> None:
     async with Cluster(**near(prefills=2, decodes=2)) as cluster:

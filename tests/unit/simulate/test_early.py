@@ -1,9 +1,14 @@
 """Decode ranks that are chosen while a long prompt's last passes run, in the simulator."""
 
+from typing import Any
+
 import pytest
 
+from toolkit.policies.early_choice import EarlyChoice, PrefillPace
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
+from toolkit.simulate.early import AHEAD, EarlyChoices
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
+from toolkit.simulate.prompt_queue import Part
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
 
@@ -76,3 +81,25 @@ def test_with_both_chosen_at_once_there_is_nothing_to_ask() -> None:
     run = Simulation(fleet, COST, [request], sample_s=1e9)
     run.run()
     assert not request.asked and all(prefill.early is None for prefill in run.prefills)
+
+
+@pytest.mark.parametrize(
+    ("loop", "asked_at", "sent"),
+    [("plain", 80, [(90, 90)]), ("overlap", 70, [(90, 90)]), ("cpu", 60, [(90, 80)])],
+)
+def test_each_loop_sends_as_it_looks(loop: Any, asked_at: int, sent: list[tuple[int, int]]) -> None:
+    """Of a prompt of ten passes that has its place when the next pass begins: at the end of which
+    pass how much leaves."""
+    request, told, left = Request(0, 0.0, 100, 2), list[int](), list[tuple[int, int]]()
+    done = 0
+    early = EarlyChoices(
+        EarlyChoice(0.0, AHEAD[loop]), 10, loop,
+        lambda _: told.append(done), lambda _, tokens: left.append((done, tokens)),
+        PrefillPace(10.0, 1.0, 10.0, 0.01),
+    )  # fmt: skip
+    for done in range(10, 100, 10):
+        early.passed([Part(request, 10, done - 10)], [request], 1.0)
+        if told:
+            request.place = ("decode-0", 0)
+    assert told == [asked_at + 10 if loop == "cpu" else asked_at]
+    assert left == sent and request.sent == sent[0][1]

@@ -21,7 +21,8 @@ def moving(plan: Plan, resolved: Mapping[str, Mapping[str, Any]]) -> list[Proble
     if not flags or by == "replay" or not (wanted or by == "direct"):
         return []
     if plan.model.keeps_state:
-        return [Problem("router.rebalance", f"nothing moves: {STATE}", "leave it out", fatal=False)]
+        where = "router.rebalance" if wanted else "router.moves"
+        return [Problem(where, f"nothing moves: {STATE}", "leave it out", fatal=False)]
     if not (found := obstacles(flags)):
         return []
     why = ", ".join(found)
