@@ -35,7 +35,7 @@ from toolkit.bench.hosted import hosted
 from toolkit.bench.runner import BenchLoad, RunOutcome, check, new_session, play
 from toolkit.bench.stats import paired_ratio
 from toolkit.bench.target import discover
-from toolkit.plan.plain_data import normal
+from toolkit.settings.document import normal
 from toolkit.settings.yaml_lines import read_document
 
 FIGURES = {

@@ -12,7 +12,9 @@ import typer
 if TYPE_CHECKING:
     from toolkit.placement import Placement
     from toolkit.settings.deployment import Deployment
+    from toolkit.simulate.costs.base import CostModel
     from toolkit.simulate.experts import SimulatedExperts
+    from toolkit.simulate.of_draft import DraftCosts
     from toolkit.simulate.request import Request
 
 
@@ -179,6 +181,34 @@ class Sizes:
     slots: Annotated[
         int | None, typer.Option(help="Requests such a rank runs, where the file does not say.")
     ] = None
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """Of a deployment with speculative decoding."""
+
+    accepted: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Tokens that a step gives a request in the mean, with the file's draft [default: "
+            "as a profile of such workers measured].",
+        ),
+    ] = None
+    draft_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Of a step's time without a draft, what a pass of the draft takes [default: that "
+            "of one of the model's layers].",
+        ),
+    ] = None
+
+    def costs(self, steps: CostModel) -> DraftCosts:
+        """With what the costs themselves say."""
+        from toolkit.simulate.of_draft import DraftCosts
+
+        return DraftCosts.of(steps, self.accepted, self.draft_share)
 
 
 @dataclass(frozen=True)

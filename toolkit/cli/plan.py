@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.arriving import Arriving, Simulated, Sizes, SloOptions, Whose
+from toolkit.cli.arriving import Arriving, DraftOptions, Simulated, Sizes, SloOptions, Whose
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ class Files:
     def write(self, made: Planned, file: str) -> None:
         """The JSON in any case, the deployment where the limits are met or `anyway`."""
         from toolkit.launch.state import write_json
-        from toolkit.plan import plain_data
+        from toolkit.plan.plain_data import write
         from toolkit.plan.tables import head
+        from toolkit.settings.document import moved
 
         if self.json is not None:
             write_json(self.json, made.to_json())
@@ -167,8 +168,8 @@ class Files:
         document = made.plan.document
         if made.task.layouts is not None:
             document = made.task.layouts.write(document, self._experts(self.out))
-        found = plain_data.moved(document, made.task.given.folder, self.out.parent)
-        plain_data.write(self.out, found, head(made, _command(file), file), self.force)
+        found = moved(document, made.task.given.folder, self.out.parent)
+        write(self.out, found, head(made, _command(file), file), self.force)
         typer.echo(f"written: {self.out}  (toolkit launch {self.out})")
 
 
@@ -178,6 +179,7 @@ def plan(
     arriving: Arriving,
     placed: PlacementOptions,
     sizes: Sizes,
+    draft: DraftOptions,
     wanted: ObjectiveOptions,
     looked: Looked,
     asking: SystemsOptions,
@@ -195,7 +197,7 @@ def plan(
     try:
         slo = wanted.slo()
         files.check(placed.searched)
-        task = _task(simulated, arriving, placed, sizes, slo)
+        task = _task(simulated, arriving, placed, sizes, draft, slo)
         task = task.sized(looked.seeds, looked.workers, looked.budget, looked.screen)
         task = replace(task, in_flight=arriving.concurrency)
         if asking.systems:
@@ -212,7 +214,12 @@ def plan(
 
 
 def _task(
-    simulated: Simulated, arriving: Arriving, placed: PlacementOptions, sizes: Sizes, slo: PlanSlo
+    simulated: Simulated,
+    arriving: Arriving,
+    placed: PlacementOptions,
+    sizes: Sizes,
+    draft: DraftOptions,
+    slo: PlanSlo,
 ) -> Task:
     from toolkit.cli.launch import find_deployment, find_file
     from toolkit.plan.candidate import Given
@@ -226,7 +233,9 @@ def _task(
     data, _ = read_document(find_file(simulated.deployment))
     check(deployment, simulated.cost, whose.folder(deployment))
     steps = load(simulated.cost)
-    given = Given(deployment.folder, sizes.kv_tokens, sizes.slots, machine_of(steps))
+    given = Given(
+        deployment.folder, sizes.kv_tokens, sizes.slots, machine_of(steps), draft.costs(steps)
+    )
     experts, layouts = whose.experts(deployment), placed.layouts(deployment, steps)
     return Task(data, given, steps, requests, slo, experts=experts, layouts=layouts)
 

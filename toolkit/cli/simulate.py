@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.arriving import Arriving, Simulated, Sizes, SloOptions, Whose
+from toolkit.cli.arriving import Arriving, DraftOptions, Simulated, Sizes, SloOptions, Whose
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def simulate(
     compared: Compared,
     whose: Whose,
     sizes: Sizes,
+    draft: DraftOptions,
     judged: SloOptions,
     written: Written,
 ) -> None:
@@ -59,7 +60,7 @@ def simulate(
     from toolkit.simulate.session import run
 
     try:
-        setting = _setting(simulated, arriving, compared, whose, sizes)
+        setting = _setting(simulated, arriving, compared, whose, sizes, draft)
         setting = replace(setting, slo=judged.limits)
         described = _described(simulated, setting.fleet, arriving.source)
         outcome = run(setting, lambda text: typer.secho(text, err=True, dim=True))
@@ -91,11 +92,20 @@ def _described(simulated: Simulated, fleet: Fleet, source: str) -> tuple[str, st
         rules, layers = stopping.rules, stopping.layers
         how = f"every {rules.slice} of {layers} layers" if layers > 1 else "between chunks"
         facts += f" Best-effort prompts give way ({rules.policy}), {how}."
+    if fleet.drafting is not None:
+        found = fleet.drafting
+        facts += f" A step verifies {found.verified} tokens of a request and gives it "
+        facts += f"{found.accepted:.2f}."
     return Path(simulated.deployment).stem, facts
 
 
 def _setting(
-    simulated: Simulated, arriving: Arriving, compared: Compared, whose: Whose, sizes: Sizes
+    simulated: Simulated,
+    arriving: Arriving,
+    compared: Compared,
+    whose: Whose,
+    sizes: Sizes,
+    draft: DraftOptions,
 ) -> SimulationSetting:
     from toolkit.cli.launch import find_deployment
     from toolkit.simulate.costs import load, machine_of
@@ -105,7 +115,8 @@ def _setting(
     requests = arriving.requests()
     described = find_deployment(simulated.deployment)
     steps = load(simulated.cost)
-    fleet = fleet_of(described, sizes.kv_tokens, sizes.slots, machine_of(steps))
+    known_draft = draft.costs(steps)
+    fleet = fleet_of(described, sizes.kv_tokens, sizes.slots, machine_of(steps), known_draft)
     known = whose.experts(described)
     own = [fleet.router.decode_policy]
     arms = own if compared.compare is None else compared.compare.split(",")

@@ -175,7 +175,7 @@ class StagesTarget:
 
 def _moves(file: Path, into: Path) -> bool:
     """Whether the file would mean something else where the copy is to be."""
-    from toolkit.plan.plain_data import moved, normal
+    from toolkit.settings.document import moved, normal
     from toolkit.settings.yaml_lines import read_document
 
     document = normal(read_document(file)[0])

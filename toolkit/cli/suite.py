@@ -95,14 +95,14 @@ def _of_file(file: str, load: SuiteLoad, folder: Path, minutes: float) -> tuple[
     from toolkit.bench.hosted import hosted
     from toolkit.bench.suite.play import Suite
     from toolkit.bench.suite.questions import questions_for
-    from toolkit.bench.suite.written import absolute
     from toolkit.cli.launch import find_file
+    from toolkit.settings.document import absolute, normal
     from toolkit.settings.load import load_deployment
     from toolkit.settings.yaml_lines import read_document
 
     path = find_file(file)
     load_deployment(path)  # its own errors come first
-    document = absolute(read_document(path)[0], path.resolve().parent)
+    document = absolute(normal(read_document(path)[0]), path.resolve().parent)
     asking = Suite(document, questions_for(document), load, folder, minutes)
     return asking, hosted, path.stem
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.settings.systems import System
 from toolkit.simulate.costs import minds_lengths
 from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.costs.drafted import drafted
 
 if TYPE_CHECKING:
     from toolkit.plan.candidate import Candidate
@@ -37,8 +38,12 @@ class Arithmetic:
         figures: Sequence[Mapping[str, Any]],
         experts: SimulatedExperts | None,
     ) -> None:
-        self._cost, self._experts = cost, experts
         self._fleet, self._layers = candidate.fleet, _layers(candidate)
+        self._alone, self._cost = cost, drafted(cost, self._fleet.drafting)
+        drafting = self._fleet.drafting
+        if experts is not None and drafting is not None:
+            experts = experts.verified(drafting.verified)
+        self._experts = experts
         decode = self._fleet.decode
         self._group = decode.dp if decode.dp_attention else 1
         ranks = self._fleet.decode_ranks
@@ -62,6 +67,7 @@ class Arithmetic:
             "preempted prompts": self._stops,
             "moves": self._moves,
             "stages": self._stages,
+            "speculative decoding": self._draft,
         }
         return say[system]() if system in say else ""
 
@@ -144,6 +150,29 @@ class Arithmetic:
             f"a step of {_ms(even)} takes {_share(tall - even, even)} more where one request is "
             "four times as long as the mean"
         )
+
+    def _draft(self) -> str:
+        drafting = self._fleet.drafting
+        if drafting is None or drafting.share is None:
+            return ""
+        step = self._step()
+        ratio = step / self._without_s(drafting.verified)
+        return (
+            f"a step of {self._batch * self._group} requests that verifies {drafting.verified} "
+            f"tokens of each takes {_ms(step)}, {ratio:.2f} times one without a draft, and gives "
+            f"each {drafting.accepted:.2f} tokens"
+        )
+
+    def _without_s(self, verified: int) -> float:
+        """A step of the mean batch without its draft."""
+        import numpy as np
+
+        distinct = 0.0
+        if self._experts is not None:
+            absent = np.exp(self._experts.absent / verified).mean(axis=0)
+            distinct = float((1 - absent ** (self._batch * self._group)).sum())
+        count = np.full(self._group, self._batch)
+        return self._alone.decode_s(count, np.full(self._group, round(self._kv_mean)), distinct)
 
 
 def _layers(candidate: Candidate) -> int:

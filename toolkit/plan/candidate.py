@@ -9,21 +9,24 @@ from pydantic import ValidationError
 
 from toolkit.plan.errors import PlanError
 from toolkit.plan.expert_layout import Lay, bare, lay_of
-from toolkit.plan.plain_data import Document
 from toolkit.settings.deployment import Deployment
+from toolkit.settings.document import Document
 from toolkit.simulate.fleet import Fleet, Machine
 from toolkit.simulate.of_deployment import fleet_of
+from toolkit.simulate.of_draft import UNKNOWN, DraftCosts
 
 
 @dataclass(frozen=True)
 class Given:
     """What is the same for every candidate. `folder`: where relative paths start; `kv_tokens`,
-    `slots`: of a decode rank, where the file leaves them to SGLang; `machine`: as of `fleet_of`."""
+    `slots`: of a decode rank, where the file leaves them to SGLang; `machine`, `draft`: as of
+    `fleet_of`."""
 
     folder: Path = Path()
     kv_tokens: int | None = None
     slots: int | None = None
     machine: Machine | None = None
+    draft: DraftCosts = UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class Candidate:
             raise PlanError(f"{where}: {said}" if where else said) from error
         if deployment.mode != "pd":
             raise PlanError(f"mode: {deployment.mode} is not planned: prefill and decode roles are")
-        fleet = fleet_of(deployment, given.kv_tokens, given.slots, given.machine)
+        fleet = fleet_of(deployment, given.kv_tokens, given.slots, given.machine, draft=given.draft)
         return cls(document, deployment, fleet, lay_of(document))
 
     @property

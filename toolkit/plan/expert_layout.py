@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.placement.online import Cost
 from toolkit.plan.errors import PlanError
-from toolkit.plan.plain_data import Document, arg_key, get, put
+from toolkit.plan.plain_data import arg_key
 from toolkit.relocate.pace import MOST, ORDER_S
+from toolkit.settings.document import Document, get, put
 from toolkit.simulate.experts import SimulatedExperts
 
 if TYPE_CHECKING:

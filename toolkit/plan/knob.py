@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.plan.plain_data import Document
+from toolkit.settings.document import Document
 
 
 def always(document: Document) -> bool:

@@ -20,9 +20,10 @@ from toolkit.plan.expert_layout import (
     lay_of,
 )
 from toolkit.plan.knob import Knob
-from toolkit.plan.plain_data import Document, arg_key, get, put
+from toolkit.plan.plain_data import arg_key
 from toolkit.policies import follows_experts
 from toolkit.settings.deployment import Deployment
+from toolkit.settings.document import Document, get, put
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import SimulatedExperts

@@ -1,51 +1,12 @@
-"""Deployment files as plain data: changed key by key, written so that they can be launched."""
+"""Deployment files that are written, whole or not at all."""
 
-import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from toolkit.launch.state import write_whole
 from toolkit.plan.errors import PlanError
-
-Document = dict[str, Any]
-"""What a deployment file holds, `router` as a mapping."""
-PATHS = (("model", "path"), ("model", "config"), ("router", "profile"))
-"""Keys whose relative paths start at the file's folder."""
-
-
-def normal(data: Document) -> Document:
-    """The same file with `router: toolkit` and `model: PATH` written out."""
-    document = copy.deepcopy(data)
-    for name, key in (("router", "kind"), ("model", "path")):
-        if isinstance(document.get(name), str):
-            document[name] = {key: document[name]}
-    return document
-
-
-def get(document: Document, *keys: str) -> Any:
-    """The value there, None without one."""
-    found: Any = document
-    for key in keys:
-        if not isinstance(found, dict) or key not in found:
-            return None
-        found = found[key]
-    return found
-
-
-def put(document: Document, keys: Sequence[str], value: Any) -> Document:
-    """A copy with that value there; None takes the key away."""
-    changed = copy.deepcopy(document)
-    *outer, last = keys
-    inner = changed
-    for key in outer:
-        inner = inner.setdefault(key, {})
-    if value is None:
-        inner.pop(last, None)
-    else:
-        inner[last] = value
-    return changed
+from toolkit.settings.document import Document, get
 
 
 def arg_key(document: Document, role: str, flag: str) -> tuple[str, str, str]:
@@ -53,20 +14,6 @@ def arg_key(document: Document, role: str, flag: str) -> tuple[str, str, str]:
     given = get(document, role, "args") or {}
     other = flag.replace("-", "_")
     return role, "args", other if other in given else flag
-
-
-def moved(document: Document, folder: Path, target: Path) -> Document:
-    """The file as it must read in another folder: relative paths that lead somewhere, absolute."""
-    if folder.resolve() == target.resolve():
-        return document
-    for keys in PATHS:
-        text = get(document, *keys)
-        if not isinstance(text, str) or text == "embedded" or text.startswith("~"):
-            continue
-        place = folder / text
-        if place.exists():
-            document = put(document, keys, str(place.resolve()))
-    return document
 
 
 def write(path: Path, document: Document, comment: Sequence[str], force: bool = False) -> None:

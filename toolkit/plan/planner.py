@@ -17,7 +17,6 @@ from toolkit.plan.matter import Effect, effects, improvement
 from toolkit.plan.needs import PlanNeeds, needs
 from toolkit.plan.objective import Figures, PlanSlo
 from toolkit.plan.placing import remarks as about_experts
-from toolkit.plan.plain_data import Document, get, normal, put
 from toolkit.plan.preempt import stoppable
 from toolkit.plan.search import ARMS, Search, choose
 from toolkit.plan.space import plain, searched
@@ -26,6 +25,7 @@ from toolkit.plan.stages import stager
 from toolkit.plan.stages import why_not as why_no_stages
 from toolkit.plan.trials import Trials
 from toolkit.policies import BALANCERS
+from toolkit.settings.document import Document, get, normal, put
 from toolkit.settings.router.bounds import Waits
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.experts import SimulatedExperts
@@ -165,7 +165,8 @@ def make(task: Task, report: Callable[[str], None] = lambda text: None) -> Plann
         in_flight=task.in_flight,
         layouts=task.layouts,
     )
-    plans = stager(task.cost, task.requests, trials.rate(0), task.in_flight)
+    drafting = own.fleet.drafting
+    plans = stager(task.cost, task.requests, trials.rate(0), task.in_flight, drafting)
     slo = None if why_no_stops else task.slo
     knobs = searched(own, choices, not why_not, slo, plans, task.layouts)
     search = Search(trials, task.given, task.first)

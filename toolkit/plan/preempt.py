@@ -7,7 +7,7 @@ from toolkit.contract.preempting import Preempting, from_yaml
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.knob import Knob
 from toolkit.plan.objective import PlanSlo
-from toolkit.plan.plain_data import Document, get, put
+from toolkit.settings.document import Document, get, put
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.of_deployment import layers_that_stop
 

@@ -9,10 +9,10 @@ from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.errors import PlanError, Spent
 from toolkit.plan.knob import Knob
 from toolkit.plan.objective import better, rank
-from toolkit.plan.plain_data import Document
 from toolkit.plan.split import Split, nearest, split_of, with_split
 from toolkit.plan.trials import Trials
 from toolkit.policies import follows_experts
+from toolkit.settings.document import Document
 from toolkit.simulate.errors import SimulateError
 
 ARMS = 2

@@ -11,12 +11,13 @@ from toolkit.plan.expert_layout import Layouts
 from toolkit.plan.knob import Knob
 from toolkit.plan.objective import PlanSlo
 from toolkit.plan.placing import placing
-from toolkit.plan.plain_data import Document, arg_key, get, put
+from toolkit.plan.plain_data import arg_key
 from toolkit.plan.preempt import stopping
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.plan.stages import Stager, staging
 from toolkit.policies import BALANCERS
 from toolkit.policies.gimbal import Thresholds
+from toolkit.settings.document import Document, get, put
 from toolkit.settings.router.config import RouterConfig
 
 PLAIN_PREFILL = "round_robin"

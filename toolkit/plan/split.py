@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from toolkit.plan.errors import PlanError
-from toolkit.plan.plain_data import Document, get, put
 from toolkit.settings.deployment import Deployment
+from toolkit.settings.document import Document, get, put
 from toolkit.settings.stages import with_replicas
 
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.knob import Knob
-from toolkit.plan.plain_data import Document, get, put
 from toolkit.policies.stages.partition import Partition
 from toolkit.policies.stages.qoe import Qoe
 from toolkit.policies.stages.staging import against, plan_stages
+from toolkit.settings.document import Document, get, put
 from toolkit.settings.router.rebalance import following, keys_of
 from toolkit.simulate.costs import mixed_of
 from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.costs.drafted import drafted
+from toolkit.simulate.drafting import Drafting
 from toolkit.simulate.request import Request
 
 OFF = "off"
@@ -25,35 +27,43 @@ MOST = (2, 3, 4, 6)
 """Stages at most."""
 
 
-def qoe_of(cost: CostModel) -> Qoe:
+def qoe_of(cost: CostModel, drafting: Drafting | None = None) -> Qoe:
     """QoE of decode steps by a cost model: seconds by output token against requests and KV tokens
     of a batch. Taken between two batches of each, as a step's time is linear in both, or nearly."""
     import numpy as np
 
     few, many, short, long = 8, 64, 1000, 8000
+    steps, tokens = drafted(cost, drafting), drafting.accepted if drafting else 1
 
     def step_s(requests: int, length: int) -> float:
-        return cost.decode_s(np.array([requests]), np.array([requests * length]), 0.0)
+        seconds = steps.decode_s(np.array([requests]), np.array([requests * length]), 0.0)
+        return seconds / tokens
 
     base = step_s(few, short)
     by_kv = max(0.0, (step_s(few, long) - base) / (few * (long - short)))
     grown = step_s(many, short) - base - by_kv * (many - few) * short
     by_request = max(0.0, grown / (many - few))
     constant = max(0.0, base - few * (by_request + by_kv * short))
-    return Qoe((constant, by_request, 0.0, 0.0, by_kv), *mixed_of(cost))
+    mixed, most = mixed_of(cost)
+    return Qoe((constant, by_request, 0.0, 0.0, by_kv), mixed / tokens, most)
 
 
 class Stager:
     """Plans stages for these requests on any number of decode ranks."""
 
     def __init__(
-        self, cost: CostModel, requests: Sequence[Request], rate: float, flying: int | None
+        self,
+        cost: CostModel,
+        requests: Sequence[Request],
+        rate: float,
+        flying: int | None,
+        drafting: Drafting | None = None,
     ) -> None:
         self._answers = [(each.prompt, each.output) for each in requests]
         self._rate = rate
         self._flying = flying
         self._known: dict[tuple[int, int | None], Partition] = {}
-        self.qoe = qoe_of(cost)
+        self.qoe = qoe_of(cost, drafting)
 
     def plan(self, instances: int, slots: int, most: int | None = None) -> Partition:
         """At most so many stages, at the rate at which requests come. In a closed loop, and where
@@ -81,9 +91,11 @@ class Stager:
         return against(self.plan(instances, slots), self.qoe)
 
 
-def stager(cost: CostModel, requests: Any, rate: float, flying: int | None) -> Stager:
-    """For the first requests of seed 0."""
-    return Stager(cost, list(itertools.islice(requests(0), LOOKED_AT)), rate, flying)
+def stager(
+    cost: CostModel, requests: Any, rate: float, flying: int | None, drafting: Drafting | None
+) -> Stager:
+    """For the first requests of seed 0. `drafting`: of the decode workers, None without a draft."""
+    return Stager(cost, list(itertools.islice(requests(0), LOOKED_AT)), rate, flying, drafting)
 
 
 def staging(own: Candidate, plans: Stager) -> list[Knob]:

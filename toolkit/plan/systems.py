@@ -29,9 +29,9 @@ from toolkit.launch.model import read_model
 from toolkit.plan.arithmetic import LOOKED_AT, Arithmetic
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import PlanError
-from toolkit.plan.plain_data import Document, normal
 from toolkit.plan.stages import OFF, stager, staging, why_not
 from toolkit.plan.trials import Trials
+from toolkit.settings.document import Document, normal
 from toolkit.settings.systems import System
 from toolkit.simulate.costs.captured import Captured
 from toolkit.simulate.errors import SimulateError
@@ -48,6 +48,9 @@ FIGURES = {
     "output_throughput": "output_tokens_s",
 }
 """The suite's metrics, and the simulator's names."""
+ABOUT_OURS = ("preempted prompts", "speculative decoding")
+"""What the costs say of these is about what would be stopped, and about the draft. Of the others it
+is about what they would be better than."""
 EXPERTS = "experts"
 """The variant whose workers capture experts."""
 
@@ -135,7 +138,7 @@ def _staged(document: Document, task: Task) -> tuple[Document, str]:
     if own.deployment.decode.stages:
         return document, ""
     rate = Trials(task.cost, task.requests, task.slo, task.budget).rate(0)
-    plans = stager(task.cost, task.requests, rate, task.in_flight)
+    plans = stager(task.cost, task.requests, rate, task.in_flight, own.fleet.drafting)
     if why := why_not(own, plans):
         return document, why.removeprefix("decode.stages: ").removeprefix("decode.stages ")
     (knob,) = staging(own, plans)
@@ -203,7 +206,7 @@ class _Players:
         played = {arm.name: self._rounds(arm) for arm in question.arms}
         verdict = judge(question, played, per_start=1)
         shown = question.ours
-        if question.system != "preempted prompts":  # else it is about what would be stopped
+        if question.system not in ABOUT_OURS:
             shown = next(arm for arm in question.others if arm.name == verdict.against)
         there = Arithmetic(
             self._task.cost,

@@ -134,9 +134,16 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
         prefill=fit(
             ("1", "new tokens", "new tokens x kv tokens"), fresh[~decode], at["seconds"][~decode]
         ),
+        accepted=_accepted(at["requests"][decode], at["new_tokens"][decode]),
         note="distinct experts are summed over MoE layers; decode steps of every worker together"
         + _negative(published),
     )
+
+
+def _accepted(requests: np.ndarray, new_tokens: np.ndarray) -> float | None:
+    """Tokens that a step gave a request; None where there was no draft, or it was never right."""
+    wanted, given = float(requests.sum()), float(new_tokens.sum())
+    return given / wanted if given > wanted > 0 else None
 
 
 def fit_transfer(transfers: np.ndarray, backend: str) -> TransferFit | None:

@@ -164,13 +164,15 @@ class Latency(_Strict):
     mean loads of its batches), robust and with no term below zero; `qoe_published`: the same by
     plain least squares, as its paper has them. `toolkit.policies.stages` plans by `qoe`.
     `distinct`: a decode step's time with the term that ELDR's argument needs, and
-    `without_distinct` the same without it. `prefill`: a prefill step's time."""
+    `without_distinct` the same without it. `prefill`: a prefill step's time. `accepted`: tokens
+    that a decode step gave a request in the mean, where a draft proposed some; None: one."""
 
     qoe: LinearFit | None = None
     qoe_published: LinearFit | None = None
     distinct: LinearFit | None = None
     without_distinct: LinearFit | None = None
     prefill: LinearFit | None = None
+    accepted: float | None = None
     note: str = ""
 
 

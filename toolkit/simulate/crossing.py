@@ -85,7 +85,7 @@ class Crossing:
             served = self._served[rank]
             chance = -np.expm1(self._experts.logical[row]).reshape(len(served), 1, -1)
             pairs = np.matmul(chance, served)[:, 0]
-        result: np.ndarray = np.rint(pairs * np.float64(2.0**BITS))
+        result: np.ndarray = np.rint(self._experts.tokens * pairs * np.float64(2.0**BITS))
         return result
 
 

@@ -68,6 +68,8 @@ class SimulatedExperts:
         chance = np.minimum(decode_counts.reshape(rows, -1) / tokens, SURE)
         self.absent: np.ndarray = np.log1p(-chance).astype(np.float32)
         self.gpus = 1
+        self.tokens = 1
+        """Of each request, that a step looks at (`verified`)."""
         self.space = space
         self.placement: Placement | None = None
         self.logical: np.ndarray = self.absent
@@ -130,6 +132,15 @@ class SimulatedExperts:
             raise ValueError(f"{fresh:g} of {one} and the rest of {two}, {step_s:g} s a step")
         found = copy.copy(self)
         found.aging = Aging(old, fresh, step_s)
+        return found
+
+    def verified(self, tokens: int) -> SimulatedExperts:
+        """The same where a step looks at so many tokens of each request (speculative decoding),
+        which are independent like those of different steps."""
+        found = copy.copy(self)
+        found.absent, found.tokens = self.absent * tokens, tokens
+        if self.aging is not None:
+            found.aging = self.aging._replace(old=self.aging.old.verified(tokens))
         return found
 
     def __len__(self) -> int:

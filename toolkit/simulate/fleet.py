@@ -19,6 +19,7 @@ from toolkit.policies.base import group_count
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
 from toolkit.settings.router.rebalance import Rebalance
+from toolkit.simulate.drafting import Drafting
 
 
 class _Strict(BaseModel):
@@ -185,13 +186,14 @@ class Machine(_Strict):
 
 class Fleet(_Strict):
     """A whole simulated deployment: prefill and decode workers, or, if there is a `worker`,
-    replicas of that alone."""
+    replicas of that alone. `drafting`: all of them with a draft; None: none."""
 
     prefill: PrefillFleet = PrefillFleet()
     decode: DecodeFleet = DecodeFleet()
     worker: WorkerFleet | None = None
     router: RouterFleet = RouterFleet()
     machine: Machine = Machine()
+    drafting: Drafting | None = None
 
     @property
     def rebalance(self) -> Rebalance | None:

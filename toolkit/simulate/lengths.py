@@ -21,7 +21,7 @@ class SteppedFollowing(Following):
         super().__init__(policy.inflight, policy.locality)
         self._ranks = ranks
         self._told: dict[Key, int] = {}
-        """Steps of each rank that were counted."""
+        """Of each rank, tokens of its steps that were counted (`Loop.tokens_of`)."""
         self._since: dict[str, tuple[Key, int]] = {}
         """Where each request is, and how many of these were not its own."""
 
@@ -51,19 +51,19 @@ class SteppedFollowing(Following):
         """Count the steps that the ranks have done since."""
         if not self.lengths:
             return
-        told, steps = self._told, {}
+        told, given = self._told, {}
         for key, state in self._ranks.items():
-            done = state.loop.steps_of(state.rank)
+            done = state.loop.tokens_of(state.rank)
             before = told.get(key, done)
             if done != before:
-                steps[key] = done - before
+                given[key] = done - before
             told[key] = done
-        if steps:
-            self.all_stepped(steps)
+        if given:
+            self.all_stepped(given)
 
     def _catch_up(self, key: Key) -> None:
         state = self._ranks[key]
-        done = state.loop.steps_of(state.rank)
+        done = state.loop.tokens_of(state.rank)
         before = self._told.get(key, done)
         if done > before:
             self.stepped(key, done - before)

@@ -18,18 +18,19 @@ that run."""
 
 
 class Longest:
-    """All requests of a batch grow by one token a step, so who is the longest changes only with who
-    comes and goes. One that comes costs O(log n); one that has left is forgotten when it would be
-    the longest."""
+    """All requests of a batch grow by `pace` tokens a step, so who is the longest changes only with
+    who comes and goes. One that comes costs O(log n); one that has left is forgotten when it would
+    be the longest."""
 
-    def __init__(self, ranks: Sequence[SimulatedRank]) -> None:
+    def __init__(self, ranks: Sequence[SimulatedRank], pace: float = 1) -> None:
         self._ranks = list(ranks)
-        self._heaps: list[list[tuple[int, int, Request]]] = [[] for _ in ranks]
+        self._pace = pace
+        self._heaps: list[list[tuple[float, int, Request]]] = [[] for _ in ranks]
 
     def add(self, rank: SimulatedRank, request: Request) -> None:
         """It has come into the rank's batch."""
         heap = self._heaps[rank.place]
-        heappush(heap, (-_length(rank, request), request.number, request))
+        heappush(heap, (-self._length(rank, request), request.number, request))
         if len(heap) > 2 * len(rank.running) + SLACK:
             heap[:] = [entry for entry in heap if self._stands(rank, entry)]
             heapify(heap)
@@ -39,21 +40,20 @@ class Longest:
         for an empty batch."""
         import numpy as np
 
-        found = np.zeros(len(self._ranks), dtype=np.int64)
+        found = np.zeros(len(self._ranks), dtype=np.float64)
         for place, rank in enumerate(self._ranks):
             heap = self._heaps[place]
             while heap and not self._stands(rank, heap[0]):
                 heappop(heap)
             if heap:
-                found[place] = -heap[0][0] + steps - rank.skipped
+                found[place] = -heap[0][0] + (steps - rank.skipped) * self._pace
         return found
 
-    @staticmethod
-    def _stands(rank: SimulatedRank, entry: tuple[int, int, Request]) -> bool:
+    def _stands(self, rank: SimulatedRank, entry: tuple[float, int, Request]) -> bool:
         length, _, request = entry
-        return request in rank.running and _length(rank, request) == -length
+        return request in rank.running and self._length(rank, request) == -length
 
-
-def _length(rank: SimulatedRank, request: Request) -> int:
-    """KV tokens, but for the steps that its rank has taken since the start."""
-    return request.prompt + request.generated - 1 - request.joined + rank.skipped
+    def _length(self, rank: SimulatedRank, request: Request) -> float:
+        """KV tokens, but for the steps that its rank has taken since the start."""
+        before = (request.joined - rank.skipped) * self._pace
+        return request.prompt + request.generated - 1 - before

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from toolkit.simulate.costs import links_of, minds_lengths
@@ -53,17 +54,21 @@ class Loop(ABC):
         `neighbours`: those that slow it down."""
         import numpy as np
 
+        drafting = scheduling.drafting
+        counted = np.dtype(np.int64 if drafting is None else np.float64)
+        self.pace: float = 1 if drafting is None else drafting.accepted
+        """Tokens that a step gives a request."""
+        self._ahead = 1 if drafting is None else drafting.held
+        """KV tokens that must be free for a request's next step."""
         self.events = events
         self.cost = cost
         self.ranks = list(ranks)
         self.scheduling = scheduling
         self.requests: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
-        self.kv: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
+        self.kv: np.ndarray = np.zeros(len(ranks), dtype=counted)
         """Of its batches at the last boundary that was looked at; `kv_of` says it now."""
         self.coming: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
         """KV tokens for which a place is kept, on their way or being computed."""
-        self.made: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
-        """Tokens that each rank's decode steps have made."""
         self.capacity: np.ndarray = np.array([rank.capacity for rank in ranks], dtype=np.int64)
         self.steps = 0
         """Taken since the start, at that boundary."""
@@ -77,7 +82,7 @@ class Loop(ABC):
         self._experts = None
         if experts is not None:
             self._experts = ExpertTime(experts, links_of(cost), len(self.ranks))
-        self._longest = Longest(self.ranks) if minds_lengths(cost) else None
+        self._longest = Longest(self.ranks, self.pace) if minds_lengths(cost) else None
         self._on_first, self._on_end = on_first, on_end
         self._agenda: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._ends: list[tuple[int, int, Request, SimulatedRank]] = []
@@ -141,8 +146,8 @@ class Loop(ABC):
     def kv_of(self, place: int) -> int:
         """KV tokens of a rank's batch now, at the last boundary."""
         taken = self.taken()
-        kv: int = self.kv.item(place)
-        return kv + self.requests.item(place) * taken if taken else kv
+        kv: float = self.kv.item(place)
+        return ceil(kv + self.requests.item(place) * (taken * self.pace) if taken else kv)
 
     def computing(self, place: int) -> int:
         """KV tokens of prompts that a rank computes itself, now."""
@@ -152,9 +157,17 @@ class Loop(ABC):
     def _line(self) -> tuple[float, float]:
         return self._first_s, self._slope_s
 
-    def steps_of(self, rank: SimulatedRank) -> int:
-        """Decode steps that the rank has taken."""
-        return self.steps + self.taken() - rank.skipped
+    def tokens_of(self, rank: SimulatedRank) -> int:
+        """What the rank's decode steps have given a request that was there all the time."""
+        return self.said_in(self.steps + self.taken() - rank.skipped)
+
+    def said_in(self, steps: int) -> int:
+        """Whole tokens that so many steps give a request."""
+        return int(steps * self.pace)
+
+    def steps_for(self, tokens: int) -> int:
+        """In which a request gets so many."""
+        return -int(-tokens // self.pace)
 
     @abstractmethod
     def arrive(self, rank: SimulatedRank, request: Request) -> None:
@@ -175,7 +188,8 @@ class Loop(ABC):
     def _room(self, rank: SimulatedRank) -> int:
         """KV tokens of its pool that nobody has, now."""
         place = rank.place
-        return rank.capacity - self.kv_of(place) - int(self.coming[place])
+        held = (self._ahead - 1) * len(rank.running)
+        return rank.capacity - self.kv_of(place) - int(self.coming[place]) - held
 
     def _enter(self, rank: SimulatedRank, request: Request, generated: int) -> None:
         """Into the batch, with so many tokens of its answer."""
@@ -187,7 +201,7 @@ class Loop(ABC):
             self._experts.add(rank.place, request.row)
         if self._longest is not None:
             self._longest.add(rank, request)
-        last = self.steps + request.output - generated
+        last = self.steps + self.steps_for(request.output - generated)
         plan = self.scheduling
         # An answer of one token is over with its prefill.
         heappush(self._ends, (last + plan.notices, request.number, request, rank))
@@ -199,7 +213,8 @@ class Loop(ABC):
         del rank.running[request]
         place = rank.place
         self.requests[place] -= 1
-        self.kv[place] -= request.prompt + request.generated - 1 + self.steps - request.joined
+        grown = (self.steps - request.joined) * self.pace
+        self.kv[place] -= request.prompt + request.generated - 1 + grown
         if self._experts is not None and request.row >= 0:
             self._experts.remove(place, request.row)
 
@@ -229,8 +244,7 @@ class Loop(ABC):
         if not self._hop:
             return
         hop = self._hop
-        self.kv += self.requests * hop
-        self.made += self.requests * hop
+        self.kv += self.requests * (hop * self.pace)
         self.steps += hop
         self._count_experts(hop)
         self.busy_s += self.events.now - self._begin
@@ -248,7 +262,7 @@ class Loop(ABC):
 
     def _make_room(self, stepping: np.ndarray | int = 1) -> None:
         """Retract where the next step's tokens do not fit; `stepping`: 0 for who takes none."""
-        needed = self.kv + self.requests * stepping + self.coming
+        needed = self.kv + self.requests * (self._ahead - 1 + stepping) + self.coming
         short = (needed > self.capacity) & (self.requests > 1)
         for place in short.nonzero()[0].tolist():
             rank = self.ranks[place]
@@ -257,9 +271,9 @@ class Loop(ABC):
 
     def _retract(self, rank: SimulatedRank) -> None:
         """As SGLang (`retract_decode`): who has generated least, of those the longest prompt."""
-        victim = min(rank.running, key=lambda r: (r.generated - r.joined, -r.prompt))
+        victim = min(rank.running, key=lambda r: (r.generated - r.joined * self.pace, -r.prompt))
         self._leave(rank, victim)
-        victim.generated = min(victim.output, victim.generated + self.steps - victim.joined)
+        victim.generated = min(victim.output, self._said(victim))
         victim.retracted += 1
         told = not any(entry[2] is victim for entry in self._ends)
         self._forget(victim)
@@ -267,6 +281,11 @@ class Loop(ABC):
             self._retracted(rank, victim)
         elif not told:
             self._on_end(rank, victim)
+
+    def _said(self, request: Request) -> int:
+        """Tokens of its answer at the last boundary of one that runs here; with a draft they may be
+        more than it is to have."""
+        return request.generated + self.said_in(self.steps - request.joined)
 
     def _forget(self, request: Request) -> None:
         """Nothing is due any more that was planned for it."""
@@ -297,10 +316,10 @@ class Loop(ABC):
     def _step_s(self, ahead: int, stepping: np.ndarray | int = 1) -> float:
         """The step from now that makes the `ahead`-th token; `stepping`: 0 for who takes none."""
         requests = self.requests * stepping
-        kv = (self.kv + ahead * self.requests) * stepping
+        kv = (self.kv + (ahead * self.pace) * self.requests) * stepping
         longest = None
         if self._longest is not None:
-            longest = (self._longest.now(self.steps) + ahead) * stepping
+            longest = (self._longest.now(self.steps) + ahead * self.pace) * stepping
         found = self._experts
         if found is None:
             return self.cost.decode_s(requests, kv, 0.0, longest)
@@ -345,8 +364,9 @@ class Loop(ABC):
         left = min(due) - self.steps
         several = self.requests > 1
         if several.any():
-            room = (self.capacity - self.kv - self.coming)[several] // self.requests[several]
-            left = min(left, int(room.min()))
+            requests = self.requests[several]
+            room = (self.capacity - self.kv - self.coming)[several] - (self._ahead - 1) * requests
+            left = min(left, int((room // (requests * self.pace)).min()))
         return max(1, left)
 
     def _cut(self, hop: int) -> None:

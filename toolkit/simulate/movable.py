@@ -37,7 +37,7 @@ class Movable(Loop):
 
     def said(self, request: Request) -> int:
         """Tokens of its answer that one which runs here has, now."""
-        return request.generated + self.steps + self.taken() - request.joined
+        return request.generated + self.said_in(self.steps + self.taken() - request.joined)
 
     def take_out(self, rank: SimulatedRank, request: Request) -> bool:
         """At a boundary: it leaves the batch, to go on elsewhere. False: it is not in the batch any

@@ -7,7 +7,6 @@ from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import read_model
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.role import Role
-from toolkit.settings.systems import systems_of
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.fleet import (
     UNBOUNDED,
@@ -20,6 +19,7 @@ from toolkit.simulate.fleet import (
     Stopping,
     WorkerFleet,
 )
+from toolkit.simulate.of_draft import UNKNOWN, DraftCosts, drafting_of
 
 CHUNK = 8192
 """SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
@@ -35,19 +35,18 @@ def fleet_of(
     kv_tokens: int | None = None,
     slots: int | None = None,
     machine: Machine | None = None,
+    draft: DraftCosts = UNKNOWN,
 ) -> Fleet:
     """What of it the simulator knows. `kv_tokens`, `slots`: of a rank that decodes, where the file
     leaves them to SGLang. `machine`: what its workers lose beside each other; nothing without one.
+    `draft`: what is known of steps with one.
 
     SimulateError: a deployment that is not simulated, or a size that nobody says.
     """
     router = deployment.router
     if router.kind != "toolkit":
         raise SimulateError(f"router: {router.kind} is not simulated: toolkit is")
-    if "speculative decoding" in systems_of(deployment):
-        raise SimulateError(
-            "speculative: steps that give several tokens are not simulated: leave it out"
-        )
+    drafting = drafting_of(deployment, draft)
     given = {
         "dispatch": router.dispatch,
         "prefill_policy": router.prefill_policy,
@@ -68,7 +67,9 @@ def fleet_of(
     described = RouterFleet.model_validate({key: x for key, x in given.items() if x is not None})
     if deployment.mode == "plain":
         worker = _worker(deployment, kv_tokens, slots)
-        return Fleet(worker=worker, router=described, machine=machine or Machine())
+        return Fleet(
+            worker=worker, router=described, machine=machine or Machine(), drafting=drafting
+        )
     prefill, decode = deployment.prefill, deployment.decode
     pool, running = _sizes("decode", decode, kv_tokens, slots)
     return Fleet(
@@ -92,6 +93,7 @@ def fleet_of(
         ),
         router=described,
         machine=machine or Machine(),
+        drafting=drafting,
     )
 
 
@@ -105,7 +107,8 @@ def _worker(deployment: Deployment, kv_tokens: int | None, slots: int | None) ->
         slots=running,
         kv_tokens=pool,
         chunk=_chunk(worker),
-        mixed=_arg(worker, "enable-mixed-chunk", False),
+        # SGLang turns it off where there is a draft (arg_groups/speculative_hook.py).
+        mixed=deployment.speculative is None and _arg(worker, "enable-mixed-chunk", False),
         waiting_age_s=_age(worker),
         loop=_loop(deployment, worker),
         conservativeness=_arg(worker, "schedule-conservativeness", 1.0),

@@ -148,9 +148,7 @@ class PlainGroup(Movable):
         return request.output if self.limit is None else max(self.limit, request.output)
 
     def _left(self, rank: SimulatedRank) -> list[int]:
-        return [
-            max(0, self._asked(r) - (r.generated + self.steps - r.joined)) for r in rank.running
-        ]
+        return [max(0, self._asked(each) - self._said(each)) for each in rank.running]
 
     def _plan(self) -> None:
         if not self._passes:
@@ -201,8 +199,7 @@ class PlainGroup(Movable):
         self.busy_s += seconds
         self.prefill_s += seconds
         self._set_hop(0)
-        self.kv += self.requests * self._stepping
-        self.made += self.requests * self._stepping
+        self.kv += self.requests * self._stepping * self.pace
         if (self.requests * self._stepping).any():
             self._count_experts(1)
         for each in self._plain:
@@ -229,7 +226,7 @@ class PlainGroup(Movable):
             request.joined += 1
 
     def _through(self, request: Request) -> bool:
-        return request.joined + request.output - request.generated <= self.steps
+        return request.joined + self.steps_for(request.output - request.generated) <= self.steps
 
     def _prefilled(self, rank: PlainRank, request: Request) -> None:
         """Into the batch with its first token, or its next one if it was retracted."""
@@ -274,8 +271,6 @@ class PlainGroup(Movable):
 
     def _retracted(self, rank: SimulatedRank, request: Request) -> None:
         plain = cast(PlainRank, rank)
-        plain.ratio.retracted(
-            (r.generated + self.steps - r.joined, self._asked(r)) for r in rank.running
-        )
+        plain.ratio.retracted((self._said(other), self._asked(other)) for other in rank.running)
         request.cached = request.computed = 0
         plain.prompts.add(request, round(self.events.now * 1e3))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from toolkit.simulate.drafting import Drafting
+
 
 @dataclass(frozen=True)
 class Scheduling:
@@ -13,13 +15,14 @@ class Scheduling:
     for which it then still holds its place. With SGLang's overlap scheduler on a GPU the loop
     prepares the next step while one runs: 1, 0, 1. On a CPU a step blocks the loop: 0, 1, 1.
     Without overlap: 0, 0, 0. `early`: a place is given while a step runs, as soon as the request is
-    there (`patches.pd.early_place`).
+    there (`patches.pd.early_place`). `drafting`: None where a step gives one token.
     """
 
     join: int = 1
     notices: int = 0
     stays: int = 1
     early: bool = False
+    drafting: Drafting | None = None
 
 
 OVERLAP, CPU_OVERLAP, PLAIN = Scheduling(), Scheduling(0, 1, 1), Scheduling(0, 0, 0)

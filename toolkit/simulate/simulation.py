@@ -12,6 +12,7 @@ from toolkit.policies.support.expert_locality import Centroids
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.costs.drafted import drafted
 from toolkit.simulate.decode import Group
 from toolkit.simulate.early import AHEAD, EarlyChoices
 from toolkit.simulate.events import Events
@@ -62,7 +63,7 @@ class Simulation:
         sample_s: float = 0.1,
     ) -> None:
         self.fleet = fleet
-        self.cost = cost
+        self.cost = cost = drafted(cost, fleet.drafting)
         self.events = events = Events()
         self.live = 0
         self._all_sent = False

@@ -76,6 +76,10 @@ class SimulatedRankState(RankState):
         """Requests that were sent here and have said nothing yet."""
         self._published: Load | None = None
 
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self.step_tokens.mean = self.loop.pace
+
     def live(self) -> Load:
         """As it is now."""
         rank, loop, ledger = self.rank, self.loop, self.ledger

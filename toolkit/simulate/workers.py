@@ -20,7 +20,7 @@ from toolkit.simulate.prompt_queue import PromptQueue
 from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.reserve import FIRST, NewTokenRatio
-from toolkit.simulate.scheduling import CPU_OVERLAP, OVERLAP, PLAIN
+from toolkit.simulate.scheduling import CPU_OVERLAP, OVERLAP, PLAIN, Scheduling
 
 LOOPS = {"overlap": OVERLAP, "cpu": CPU_OVERLAP, "plain": PLAIN}
 OneRank = TypeVar("OneRank")
@@ -60,9 +60,8 @@ class WorkerBuilder:
     def decodes(self, on_place: Notified, on_first: Notified, on_end: Notified) -> list[Group]:
         """Those of prefill and decode apart."""
         d = self.fleet.decode
-        scheduling = LOOPS[d.loop]
-        if d.early_place:
-            scheduling = replace(scheduling, early=True)
+        scheduling = self._scheduling(d.loop, d.early_place)
+        experts = self._in_steps()
         servers = [
             [
                 SimulatedRank(f"decode-{replica}", dp_rank, d.slots, d.kv_tokens, d.reserve)
@@ -76,7 +75,7 @@ class WorkerBuilder:
                 self.cost,
                 ranks,
                 scheduling,
-                self.experts,
+                experts,
                 on_place,
                 on_first,
                 on_end,
@@ -91,6 +90,7 @@ class WorkerBuilder:
             [self._plain_rank(worker, replica, dp_rank) for dp_rank in range(worker.dp)]
             for replica in range(worker.replicas)
         ]
+        experts, scheduling = self._in_steps(), self._scheduling(worker.loop)
         preemption = Preemption.of(worker.preempt, self.cost)
         kind = PlainGroup if preemption is None else partial(StoppingGroup, preemption)
         return [
@@ -98,8 +98,8 @@ class WorkerBuilder:
                 self.events,
                 self.cost,
                 ranks,
-                LOOPS[worker.loop],
-                self.experts,
+                scheduling,
+                experts,
                 on_first,
                 on_end,
                 self.neighbours,
@@ -109,6 +109,16 @@ class WorkerBuilder:
             )
             for ranks in _together(worker, servers)
         ]
+
+    def _scheduling(self, loop: str, early: bool = False) -> Scheduling:
+        return replace(LOOPS[loop], early=early, drafting=self.fleet.drafting)
+
+    def _in_steps(self) -> SimulatedExperts | None:
+        """Those of what a step looks at."""
+        drafting = self.fleet.drafting
+        if drafting is None or self.experts is None:
+            return self.experts
+        return self.experts.verified(drafting.verified)
 
     @staticmethod
     def _plain_rank(worker: WorkerFleet, replica: int, dp_rank: int) -> PlainRank:

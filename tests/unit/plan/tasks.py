@@ -7,9 +7,9 @@ from typing import Any
 from tests.unit.simulate.fleets import requests
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.objective import PlanSlo
-from toolkit.plan.plain_data import normal
 from toolkit.plan.planner import Task
 from toolkit.plan.trials import Trials
+from toolkit.settings.document import normal
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 
 COST = Linear(

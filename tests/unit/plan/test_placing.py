@@ -19,13 +19,13 @@ from toolkit.plan.errors import PlanError
 from toolkit.plan.expert_layout import Lay, Layouts, Memory, RelocationCost, bare, lay_of
 from toolkit.plan.objective import PlanSlo
 from toolkit.plan.placing import layouts_of, placing, remarks, why_not_moved, why_not_nodes
-from toolkit.plan.plain_data import Document, normal, put
 from toolkit.plan.search import Search
 from toolkit.plan.space import searched
 from toolkit.plan.split import split_of
 from toolkit.plan.trials import Trials
 from toolkit.relocate.pace import MOST, ORDER_S
 from toolkit.settings.deployment import Deployment
+from toolkit.settings.document import Document, normal, put
 from toolkit.signatures.space import SignatureSpace
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.costs.links import Link, Links

@@ -8,12 +8,12 @@ import pytest
 from tests.unit.plan.tasks import COST, candidate, document, task
 from toolkit.plan.candidate import Candidate, Given
 from toolkit.plan.knob import Knob
-from toolkit.plan.plain_data import get
 from toolkit.plan.planner import make
 from toolkit.plan.space import plain, searched
 from toolkit.plan.split import Split, split_of, with_split
 from toolkit.plan.stages import OFF, Stager, qoe_of, staging, why_not
 from toolkit.policies.stages.layout import Layout
+from toolkit.settings.document import get
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.fleet import StageFleet
 from toolkit.simulate.request import Request

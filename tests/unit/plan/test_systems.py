@@ -20,6 +20,7 @@ from toolkit.simulate.costs import load, minds_lengths
 from toolkit.simulate.costs.captured import Captured
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.experts import SimulatedExperts
+from toolkit.simulate.of_draft import DraftCosts
 from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.classes import with_classes
 
@@ -195,6 +196,32 @@ def test_a_step_that_minds_lengths_says_how_much() -> None:
     assert f"{100 * more:.1f} % more where one request is four times" in (
         sentences(mixed).of("stages")
     )
+
+
+def with_draft(accepted: float, share: float) -> Task:
+    made = in_flight(document=document(speculative="embedded", device="cpu"))
+    return replace(made, given=replace(made.given, draft=DraftCosts(accepted, share)))
+
+
+def test_a_draft_pays_where_a_step_costs_the_same_for_more_tokens() -> None:
+    flat = Linear(decode=Decode(base=0.02), prefill=Prefill(base=0.001, per_token=1e-6))
+    found = asked(replace(with_draft(2.5, 0.01), cost=flat))["speculative decoding"]
+    assert found.verdict.answer == "on" and found.verdict.against == "without a draft"
+    assert found.because.startswith("a step of ") and "gives each 2.50 tokens" in found.because
+    assert "1.03 times one without" in found.because
+    steep = Linear(decode=Decode(base=0.001, per_request=0.001), prefill=flat.prefill)
+    found = asked(replace(with_draft(1.5, 0.1), cost=steep))["speculative decoding"]
+    assert found.verdict.answer == "off"
+
+
+def test_costs_that_know_only_the_draft_leave_it_unasked() -> None:
+    made = with_draft(2.0, 0.1)
+    measured = replace(made, given=replace(made.given, draft=DraftCosts(2.0, measured=True)))
+    assert (
+        "measured with a draft and the deployment has none"
+        in (left_out(measured)["speculative decoding"])
+    )
+    assert "level KV" in asked(measured)
 
 
 def test_capturing_lengthens_prefills_alone() -> None:

@@ -22,3 +22,16 @@ def test_steps_whose_experts_are_not_known_do_not_count() -> None:
     assert latency.distinct is not None
     assert latency.distinct.coefficients[-1] == pytest.approx(1e-3, rel=1e-3)
     assert latency.distinct.samples == rows - rows // 3
+
+
+def test_tokens_that_a_draft_gives_a_step_are_part_of_what_was_measured() -> None:
+    rows = 200
+    requests = np.arange(rows) % 8 + 1
+    steps = np.column_stack(
+        [np.ones(rows), np.full(rows, 0.01), requests, 2.5 * requests, np.full(rows, 500), requests]
+    )
+    steps[::10, 0] = 0  # a prompt of many tokens is no step of a draft
+    steps[::10, 3] = 900
+    assert fit_steps(steps, COLUMNS, np.zeros((0, 5))).accepted == pytest.approx(2.5)
+    steps[:, 3] = steps[:, 2]
+    assert fit_steps(steps, COLUMNS, np.zeros((0, 5))).accepted is None

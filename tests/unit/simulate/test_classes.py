@@ -134,15 +134,6 @@ def test_between_chunks_only_where_the_worker_falls_back(more: dict[str, Any]) -
     assert found is not None and found.layers == 1
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"speculative": {"steps": 1}}, {"decode": {"args": {"speculative_algorithm": "EAGLE"}}}],
-)
-def test_a_draft_is_not_passed_over_in_silence(more: dict[str, Any]) -> None:
-    with pytest.raises(SimulateError, match="several tokens are not simulated"):
-        fleet_of(deployment(router="toolkit", **more))
-
-
 def test_files_without_it_know_no_classes() -> None:
     found = fleet_of(deployment(router="toolkit", device="cuda"))
     assert not found.router.classes and found.prefill.preempt is None

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.benchmarks.shared.mixed_lengths import mixed_of
-from tests.unit.simulate.fleets import COST, fleet, plain, requests
+from tests.unit.simulate.fleets import COST, drafting, fleet, plain, requests
 from toolkit.simulate.costs import minds_lengths
 from toolkit.simulate.costs.linear import Decode, Linear
 from toolkit.simulate.loop import Loop
@@ -73,8 +73,11 @@ def test_a_batch_of_mixed_lengths_is_slower_at_the_same_total() -> None:
     )
 
 
+@pytest.mark.parametrize("accepted", [None, 1.7])
 @pytest.mark.parametrize("mode", ["pd", "plain"])
-def test_the_longest_is_the_longest(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_is_the_longest(
+    mode: str, accepted: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With retractions, passes that stand still and ranks that step together."""
     seen = []
     plan = Loop._plan
@@ -83,7 +86,10 @@ def test_the_longest_is_the_longest(mode: str, monkeypatch: pytest.MonkeyPatch) 
         assert group._longest is not None
         right = [
             max(
-                (r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running),
+                (
+                    r.prompt + r.generated - 1 + (group.steps - r.joined) * group.pace
+                    for r in rank.running
+                ),
                 default=0,
             )
             for rank in group.ranks
@@ -99,6 +105,7 @@ def test_the_longest_is_the_longest(mode: str, monkeypatch: pytest.MonkeyPatch) 
         if mode == "plain"
         else fleet(sizes | {"reserve": 0}, {"decode_policy": "round_robin"})
     )
+    made = made.model_copy(update={"drafting": drafting(accepted)})
     asked = requests(200, 40.0, prompt=200, output=150)
     simulation = Simulation(made, steps(1e-7), asked)
     assert simulation.run().retracted > 0

@@ -15,7 +15,16 @@ from typer.testing import CliRunner
 
 from tests.kernels import examples
 from tests.unit.html_page import Page
-from tests.unit.simulate.fleets import COST, fleet, plain, requests
+from tests.unit.simulate.fleets import (
+    ACCEPTED,
+    COST,
+    beyond,
+    drafting,
+    fleet,
+    held_by,
+    plain,
+    requests,
+)
 from toolkit.cli.main import app
 from toolkit.decide import messages as m
 from toolkit.resources import profiles_dir
@@ -59,7 +68,7 @@ def looked(check: Callable[[Loop], None]) -> Callable[[Loop], None]:
 
 def books(group: Loop) -> None:
     for rank in group.ranks:
-        held = sum(r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running)
+        held = held_by(group, rank)
         assert group.kv[rank.place] == held >= 0
         assert group.requests[rank.place] == len(rank.running)
         assert len(rank.running) + rank.coming <= rank.slots
@@ -67,7 +76,7 @@ def books(group: Loop) -> None:
         if len(rank.running) > 1:
             # One alone may be more than a pool, with those on their way to it.
             stepping = getattr(group, "_stepping", [1] * len(group.ranks))[rank.place]
-            steps = len(rank.running) * int(stepping)
+            steps = len(rank.running) * (int(stepping) + beyond(group))
             assert held + int(group.coming[rank.place]) + steps <= rank.capacity
         if isinstance(rank, PlainRank):
             assert 0 <= rank.shared <= held
@@ -105,7 +114,9 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
     for request in kept:
         assert request.arrived < request.prefilled <= request.first_token <= request.ended
         assert request.generated <= request.output
-        least = (request.output - 1 - simulation.groups[0].scheduling.notices) * COST.decode.base
+        group = simulation.groups[0]
+        least = (request.output - 1) / group.pace - group.scheduling.notices
+        least *= COST.decode.base
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
         for books_ in (group.requests, group.kv, group.coming, group.expected):
@@ -140,6 +151,7 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
     dp=st.integers(1, 2),
     attention=st.booleans(),
     loop=st.sampled_from(["overlap", "cpu", "plain"]),
+    accepted=ACCEPTED,
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_every_request_ends_once_and_no_kv_is_left(
@@ -153,6 +165,7 @@ def test_every_request_ends_once_and_no_kv_is_left(
     dp: int,
     attention: bool,
     loop: str,
+    accepted: float | None,
 ) -> None:
     if mode == "plain" and policy == "eldr":
         policy = "level"
@@ -160,6 +173,7 @@ def test_every_request_ends_once_and_no_kv_is_left(
     if mode == "pd":
         sizes["reserve"] = 8
     made = moving(mode, policy, stages, kind, loop=loop, **sizes)
+    made = made.model_copy(update={"drafting": drafting(accepted)})
     nothing_is_left(*played(made, requests(40, 20.0, seed, **LONG), seed))
 
 

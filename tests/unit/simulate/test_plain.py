@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.kernels import examples
-from tests.unit.simulate.fleets import COST, fleet, plain, requests
+from tests.unit.simulate.fleets import ACCEPTED, COST, drafting, fleet, held_by, plain, requests
 from toolkit.cli.main import app
 from toolkit.resources import profiles_dir
 from toolkit.settings.deployment import Deployment
@@ -47,7 +47,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     def looked(group: PlainGroup) -> None:
         for rank in group.ranks:
-            held = sum(r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running)
+            held = held_by(group, rank)
             assert group.kv[rank.place] == held >= 0
             assert group.coming[rank.place] >= 0 <= rank.coming
             assert bool(group.coming[rank.place]) == bool(rank.coming)
@@ -61,11 +61,11 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
         plan(group)
 
     def left(group: PlainGroup, rank: PlainRank, request: Request) -> None:
-        done = request.generated + group.steps - request.joined
+        done = request.generated + group.said_in(group.steps - request.joined)
         if done >= request.output:
             ended[request.number] += 1
             # One more where the loop hears of the end a step late.
-            assert done - request.output <= group.scheduling.stays
+            assert done - request.output < 1 + group.scheduling.stays * group.pace + group.pace - 1
         leave(group, rank, request)
 
     monkeypatch.setattr(PlainGroup, "_plan", looked)
@@ -82,7 +82,8 @@ def finished(simulation: Simulation, made: list[Request]) -> None:
         group = simulation.groups[0]
         # A loop that tells of a token a round late may have run a pass in the round after the last;
         # and a step within a pass takes as long as that pass.
-        least = 0 if group.mixed else (request.output - 1 - group.scheduling.notices) * STEP  # type: ignore[attr-defined]
+        steps = (request.output - 1) / group.pace - group.scheduling.notices
+        least = 0 if group.mixed else steps * STEP  # type: ignore[attr-defined]
         assert request.ended - request.first_token >= least - 1e-9
     for group in simulation.groups:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
@@ -119,6 +120,7 @@ def test_every_request_ends_once_with_all_its_tokens(
     limit=st.sampled_from([None, 300]),
     conservativeness=st.sampled_from([0.0, 1.0]),
     age=st.sampled_from([None, 0.2]),
+    accepted=ACCEPTED,
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
@@ -133,12 +135,14 @@ def test_nothing_is_lost_when_pools_are_small(
     limit: Any,
     conservativeness: float,
     age: Any,
+    accepted: float | None,
 ) -> None:
     made = plain(
         "power_of_two", dp=dp, dp_attention=attention, slots=slots, kv_tokens=capacity,
         mixed=mixed, loop=loop, chunk=chunk, limit=limit, conservativeness=conservativeness,
         waiting_age_s=age,
     )  # fmt: skip
+    made = made.model_copy(update={"drafting": drafting(accepted)})
     with pytest.MonkeyPatch.context() as patched:
         ended = checked.__wrapped__(patched)  # type: ignore[attr-defined]
         simulation = Simulation(made, COST, iter(()), seed=seed)

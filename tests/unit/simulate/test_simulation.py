@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels import examples
-from tests.unit.simulate.fleets import COST, fleet, requests
+from tests.unit.simulate.fleets import ACCEPTED, COST, beyond, drafting, fleet, held_by, requests
 from toolkit.placement import Topology, linear
 from toolkit.policies.support.readings import possible
 from toolkit.resources import profiles_dir
@@ -48,13 +48,13 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def looked(group: Loop) -> None:
         for rank in group.ranks:
-            held = sum(r.prompt + r.generated - 1 + group.steps - r.joined for r in rank.running)
+            held = held_by(group, rank)
             assert group.kv[rank.place] == held >= 0
             assert group.requests[rank.place] == len(rank.running) <= rank.slots
             assert group.coming[rank.place] >= 0 <= rank.coming
             assert len(rank.running) + rank.coming <= rank.slots
             if len(rank.running) > 1:
-                assert held + len(rank.running) <= rank.capacity
+                assert held + len(rank.running) * (1 + beyond(group)) <= rank.capacity
         plan(group)
 
     monkeypatch.setattr(Loop, "_plan", looked)
@@ -99,6 +99,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy: Any, loop: str) -> 
     dispatch=st.sampled_from(["late", "concurrent"]),
     report=st.sampled_from([0.0, 0.5]),
     early=st.booleans(),
+    accepted=ACCEPTED,
 )
 @settings(max_examples=examples(50), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
@@ -110,6 +111,7 @@ def test_nothing_is_lost_when_pools_are_small(
     dispatch: str,
     report: float,
     early: bool,
+    accepted: float | None,
 ) -> None:
     made = fleet(
         {"dp": dp, "dp_attention": attention, "slots": slots, "kv_tokens": capacity, "reserve": 8,
@@ -117,6 +119,7 @@ def test_nothing_is_lost_when_pools_are_small(
         {"decode_policy": "power_of_two", "dispatch": dispatch, "report_s": report},
         {"chunk": 256, "kv_tokens": 3000},
     )  # fmt: skip
+    made = made.model_copy(update={"drafting": drafting(accepted)})
     kept, simulation = played(Simulation(made, COST, requests(40, 50.0, seed), seed=seed))
     assert simulation.recorder.ended == len(kept) == 40
     assert all(request.ended >= request.first_token for request in kept)

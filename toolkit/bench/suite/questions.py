@@ -132,6 +132,7 @@ def questions_for(document: Mapping[str, Any], chunks: Sequence[int] = CHUNKS) -
     _ask_preemption(asked, chunks)
     _ask_moves(document, asked, queue)
     _ask_stages(document, asked, queue)
+    _ask_draft(document, asked, queue)
     asked.left_out.append(
         LeftOut("relocated experts", "not asked yet: it needs expert-parallel servers on GPUs")
     )
@@ -245,6 +246,26 @@ def _ask_stages(document: Mapping[str, Any], asked: Asked, queue: SuiteArm) -> N
             TTFT,
             {"decode": kept, "router": rebalance},
             {"decode": {"stages": None, "replicas": _replicas(document)}},
+        )
+    )
+
+
+def _ask_draft(document: Mapping[str, Any], asked: Asked, queue: SuiteArm) -> None:
+    section = document.get("speculative")
+    if section is None:
+        why = "the file has no draft: section `speculative`"
+        asked.left_out.append(LeftOut("speculative decoding", why))
+        return
+    asked.variants["no draft"] = {"speculative": None}
+    asked.questions.append(
+        Question(
+            "speculative decoding",
+            SuiteArm("with the draft", BASE, queue.policies),
+            (SuiteArm("without a draft", "no draft", queue.policies),),
+            E2E,
+            TTFT,
+            {"speculative": deepcopy(section)},
+            {"speculative": None},
         )
     )
 

@@ -21,22 +21,9 @@ if TYPE_CHECKING:
     from toolkit.bench.suite.play import Suite
     from toolkit.bench.suite.verdicts import SuiteVerdict
 
-_PATHS = (("router", "profile"), ("model", "path"), ("model", "config"))
 CHOOSES = {"expert locality": "eldr", "level KV": "level"}
 """Systems that choose decode ranks, and the policy of each."""
 _COLUMNS = ("system", "answer", "why", "against", "price", "pairs")
-
-
-def absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The file with absolute paths, so that it means the same in another folder."""
-    found = dict(document)
-    if isinstance(found.get("model"), str):
-        found["model"] = {"path": found["model"]}
-    for section, key in _PATHS:
-        text = (found.get(section) or {}).get(key) if isinstance(found.get(section), dict) else None
-        if isinstance(text, str) and text != "embedded":
-            found[section] = {**found[section], key: str((folder / text).resolve())}
-    return found
 
 
 def chosen(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:

@@ -35,6 +35,12 @@ def links_of(cost: CostModel) -> Links | None:
     return found if isinstance(found, Links) else None
 
 
+def accepted_of(cost: CostModel) -> float | None:
+    """Tokens that a step gave a request, where the costs are of steps with a draft."""
+    found = getattr(cost, "accepted", None)
+    return None if found is None else float(found)
+
+
 def mixed_of(cost: CostModel) -> tuple[float, float]:
     """What mixed lengths cost a decode step: seconds for each KV token by which a rank's longest
     request is above the mean of its batch, and at most how many times the attention; 0 and 0 where

@@ -60,13 +60,15 @@ class TransferCost(_Strict):
 class Linear(_Strict):
     """A `CostModel` of coefficients, in seconds. `machine`: what workers lose beside each other.
     `links`: what the all-to-all of experts that are placed on GPUs takes (`costs.links`), "deepep"
-    as DeepEP measured it; None: nothing."""
+    as DeepEP measured it; None: nothing. `accepted`: tokens that a step gave a request, where these
+    are steps with a draft; None: where they are steps of one token."""
 
     decode: Decode
     prefill: Prefill
     transfer: TransferCost = TransferCost()
     machine: Machine = Machine()
     links: Links | None = None
+    accepted: Annotated[float | None, Field(ge=1)] = None
 
     @field_validator("links", mode="before")
     @classmethod

@@ -33,6 +33,7 @@ def of_profile(folder: str | Path) -> Linear:
     given = _coefficients(latency.prefill)
     moved = profile.transfer
     return Linear(
+        accepted=latency.accepted,
         decode=Decode(**{names[term]: value for term, value in _coefficients(step).items()}),
         prefill=Prefill(
             base=given["1"],

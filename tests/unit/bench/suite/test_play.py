@@ -18,7 +18,7 @@ from toolkit.bench.source import Source
 from toolkit.bench.suite.play import Suite
 from toolkit.bench.suite.questions import Question, SuiteArm, questions_for
 from toolkit.bench.suite.traffic import SuiteLoad, with_classes
-from toolkit.bench.suite.written import absolute, as_json, chosen, write_deployment, write_page
+from toolkit.bench.suite.written import as_json, chosen, write_deployment, write_page
 from toolkit.bench.workload import Item, Workload
 from toolkit.settings.load import load_deployment
 
@@ -158,15 +158,6 @@ def test_where_ours_do_not_pay_the_best_balancer_chooses(
 def test_what_nobody_measured_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = Made(monkeypatch, tmp_path, WINNERS)
     assert chosen(made.suite, made.suite.verdicts()) == DOCUMENT
-
-
-def test_paths_mean_the_same_in_another_folder(tmp_path: Path) -> None:
-    file = {"model": "weights", "router": {"profile": "../p"}}
-    assert absolute(file, tmp_path / "f") == {
-        "model": {"path": str(tmp_path / "f/weights")}, "router": {"profile": str(tmp_path / "p")}
-    }  # fmt: skip
-    same = {"model": "embedded", "router": {"profile": "embedded"}}
-    assert absolute(same, tmp_path) == {**same, "model": {"path": "embedded"}}
 
 
 def test_requests_without_a_class_get_one_and_long_prompts_where_they_are_ours() -> None:

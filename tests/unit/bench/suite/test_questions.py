@@ -29,21 +29,24 @@ def asked_of(document: dict[str, Any]) -> tuple[Asked, set[str], set[str]]:
 def test_what_is_asked_of_shipped_files() -> None:
     _, demo, left = asked_of(shipped("cpu-demo"))
     assert demo == {"late dispatch", "level KV", "expert locality", "preempted prompts", "moves"}
-    assert left == {"stages", "relocated experts"}
+    assert left == {"stages", "relocated experts", "speculative decoding"}
     _, stages, _ = asked_of(shipped("cpu-stages"))
     assert "stages" in stages and "expert locality" not in stages
     _, one, left = asked_of(shipped("cpu-classes"))
     assert one == {"late dispatch", "preempted prompts"} and {"level KV", "moves"} <= left
+    _, drafting, _ = asked_of(shipped("cpu-speculative"))
+    assert "speculative decoding" in drafting
 
 
-@pytest.mark.parametrize("name", ["cpu-demo", "cpu-stages", "cpu-all", "qwen3-30b-a3b-8gpu"])
+@pytest.mark.parametrize(
+    "name", ["cpu-demo", "cpu-stages", "cpu-all", "cpu-speculative", "qwen3-30b-a3b-8gpu"]
+)
 def test_every_variant_is_a_deployment_with_one_thing_more_than_the_base(name: str) -> None:
     document = shipped(name)
     found, _, _ = asked_of(document)
     base = set(systems_of(Deployment.model_validate(variant(document, found, BASE))))
-    assert base == {"late dispatch", "first token from prefill", "classes"} | (
-        {"shortest prompt first"} & base
-    ) | ({"Gimbal balance"} & base)
+    may = {"shortest prompt first", "Gimbal balance", "speculative decoding"}
+    assert base - may == {"late dispatch", "first token from prefill", "classes"}
     assert not variant(document, found, BASE).get("capture_experts"), "nobody pays for ELDR"
     more = {
         key: set(systems_of(Deployment.model_validate(variant(document, found, key)))) - base
@@ -56,8 +59,12 @@ def test_every_variant_is_a_deployment_with_one_thing_more_than_the_base(name: s
         "chunks of 512": {"preempted prompts"},  # of which none is stopped
         "moves": {"moves"},
         "stages": {"stages", "moves"},
+        "no draft": set(),
     }
     assert more == {key: wanted[key] for key in more}
+    for key in found.variants:
+        drafts = "speculative" in variant(document, found, key)
+        assert drafts == ("speculative" in document and key != "no draft")
 
 
 def test_the_file_is_asked_with_as_many_decode_workers_whatever_it_says() -> None:
