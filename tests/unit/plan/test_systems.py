@@ -200,6 +200,7 @@ def test_a_step_that_minds_lengths_says_how_much() -> None:
 
 def with_draft(accepted: float, share: float) -> Task:
     made = in_flight(document=document(speculative="embedded", device="cpu"))
+    made = made.sized(seeds=4, workers=None, budget=200, first=2000)
     return replace(made, given=replace(made.given, draft=DraftCosts(accepted, share)))
 
 
