@@ -25,7 +25,7 @@ import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from toolkit.resources import recipes_dir
 from toolkit.settings.yaml_lines import read_document
 from toolkit.simulate.costs.aic import Aic, AicSpec
 from toolkit.simulate.costs.base import CostModel
+from toolkit.simulate.costs.wrapped import Wrapped
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.classes import with_classes
@@ -145,13 +146,12 @@ CASES = {
 }  # fmt: skip
 
 
-class Thinned:
+class Thinned(Wrapped):
     """NVIDIA's costs of a model with more experts than are simulated: a share of the simulated ones
     is the same share of the model's."""
 
     def __init__(self, cost: Aic, experts: SimulatedExperts) -> None:
-        self._cost = cost
-        self.spec = cost.spec
+        super().__init__(cost)
         entries = experts.layers * experts.experts
         self._more = cost.spec.moe_layers * cost.spec.experts / entries
 
@@ -164,18 +164,6 @@ class Thinned:
     ) -> float:
         """As the model's costs."""
         return self._cost.decode_s(requests, kv_tokens, distinct * self._more, longest)
-
-    def prefill_s(self, parts: Sequence[tuple[int, int]]) -> float:
-        """As the model's costs."""
-        return self._cost.prefill_s(parts)
-
-    def transfer_s(self, tokens: int) -> float:
-        """As the model's costs."""
-        return self._cost.transfer_s(tokens)
-
-    def join_s(self, requests: int) -> float:
-        """As the model's costs."""
-        return self._cost.join_s(requests)
 
 
 def document(case: Fleet, folder: Path) -> dict[str, Any]:
