@@ -2,14 +2,17 @@
 
 import asyncio
 import inspect
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests import kernels, numeric, record, scope, sglang_python
+from toolkit.limited_logs import Limited
 
 # A proxy of the machine's must not stand between a test and its own loopback servers.
 os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
@@ -31,6 +34,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), HANGS_S))
     return True
+
+
+@pytest.fixture(autouse=True)
+def _unlimited_logs() -> Iterator[None]:
+    """A command that a test runs in its own process limits what the handlers there take: those of
+    the tests after it, too."""
+    yield
+    for handler in logging.getLogger().handlers:
+        for limit in [each for each in handler.filters if isinstance(each, Limited)]:
+            handler.removeFilter(limit)
 
 
 def pytest_configure(config: pytest.Config) -> None:
