@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -66,11 +66,12 @@ async def generate(
     url: str,
     body: dict[str, Any],
     on_tokens: Callable[[int], None] = lambda count: None,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """POST /generate. Never raises for what the server does: see `Answer.error`."""
     answer = Answer()
     try:
-        async with http.post(url + "/generate", json=body) as response:
+        async with http.post(url + "/generate", json=body, headers=headers) as response:
             if response.status != 200:
                 answer.error = f"HTTP {response.status}: {await response.text()}"
                 answer.retry_after = response.headers.get("Retry-After")
@@ -123,8 +124,10 @@ async def all_of(
     bodies: Sequence[dict[str, Any]],
     concurrency: int,
     on_tokens: Callable[[int, int], None] = lambda index, count: None,
+    headers: Sequence[Mapping[str, str]] = (),
 ) -> list[Answer]:
-    """Send all bodies, `concurrency` at a time; answers in the order of the bodies.
+    """Send all bodies, `concurrency` at a time; answers in the order of the bodies. `headers`: of
+    each, or of none.
 
     `on_tokens` is told which body got how many tokens by now.
 
@@ -136,8 +139,9 @@ async def all_of(
 
         async def one(index: int, body: dict[str, Any]) -> Answer:
             async with gate:
+                said = headers[index] if headers else None
                 while True:
-                    answer = await generate(http, url, body, partial(on_tokens, index))
+                    answer = await generate(http, url, body, partial(on_tokens, index), said)
                     if not (answer.error.startswith("HTTP 503") and answer.retry_after):
                         return answer
                     await asyncio.sleep(float(answer.retry_after))
