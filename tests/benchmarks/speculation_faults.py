@@ -4,7 +4,7 @@ The same requests twice. First on launch/cpu-speculative.yaml with its draft tak
 worker, undisturbed. Then on the recipe itself with two decode workers and classes, whose prefill
 worker stops best-effort prompts between layers, while
 
-- one request a second that runs is moved to the other decode worker and then back,
+- a request that runs is moved to the other decode worker, twice a second,
 - every sixth prompt has `LONG` tokens and is best-effort, every third of the others is
   latency-sensitive,
 - a decode worker's scheduler, a decode worker's server and the prefill worker's scheduler get
@@ -99,7 +99,7 @@ class Faults:
             self._ended += 1
 
     async def move(self) -> None:
-        """One a second."""
+        """Two a second."""
         chance = random.Random("moves")
         async with calls.session() as http:
             while True:

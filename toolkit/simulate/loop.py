@@ -69,6 +69,8 @@ class Loop(ABC):
         """Of its batches at the last boundary that was looked at; `kv_of` says it now."""
         self.coming: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
         """KV tokens for which a place is kept, on their way or being computed."""
+        self.made: np.ndarray = np.zeros(len(ranks), dtype=counted)
+        """Tokens that each rank's decode steps have made."""
         self.capacity: np.ndarray = np.array([rank.capacity for rank in ranks], dtype=np.int64)
         self.steps = 0
         """Taken since the start, at that boundary."""
@@ -244,7 +246,9 @@ class Loop(ABC):
         if not self._hop:
             return
         hop = self._hop
-        self.kv += self.requests * (hop * self.pace)
+        grown = self.requests * (hop * self.pace)
+        self.kv += grown
+        self.made += grown
         self.steps += hop
         self._count_experts(hop)
         self.busy_s += self.events.now - self._begin

@@ -199,7 +199,9 @@ class PlainGroup(Movable):
         self.busy_s += seconds
         self.prefill_s += seconds
         self._set_hop(0)
-        self.kv += self.requests * self._stepping * self.pace
+        grown = self.requests * self._stepping * self.pace
+        self.kv += grown
+        self.made += grown
         if (self.requests * self._stepping).any():
             self._count_experts(1)
         for each in self._plain:
