@@ -11,8 +11,8 @@ kernels the first one compiles. Measured on 2026-11-26: 60 to 94 s."""
 @dataclass(frozen=True)
 class Step:
     """`starts` counts workers that start one after the other, `work_s` what comes on top:
-    guesses for `late`, `lengths`, `migrate`, `deterministic` and `early`, what they took for the
-    others.
+    guesses for `late`, `lengths`, `migrate`, `deterministic`, `early` and `draft`, what they took
+    for the others.
     `groups` of parcels it needs."""
 
     name: str
@@ -37,6 +37,7 @@ STEPS = (
     Step("lengths", "decode step with even and mixed lengths", 1, 110, ("sglang",)),
     Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),
     Step("early", "KV of long prompts, sent while they run", 2, 60, ("sglang", "nixl")),
+    Step("draft", "a draft's cost, and its gain where it is right", 3, 60, ("sglang",)),
     Step("experts", "decode step against distinct experts and batch", 1, 60, ("sglang",)),
     Step("deterministic", "replayed streams with deterministic inference", 1, 30, ("sglang",)),
     Step("signature", "what signatures cost, prompts of 1k to 32k", 1, 110, ("sglang", "nixl")),

@@ -2,6 +2,7 @@
 the pinned release and in that of the parcels."""
 
 import os
+import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.gpu.context import Context
 from tests.gpu.packing.wanted import SGLANG
 from tests.gpu.steps import (
     deterministic,
+    draft,
     early,
     experts,
     late,
@@ -45,10 +47,15 @@ def test_sglang_takes_the_flags_of_every_step(
     for module in (signature, experts, late, early, lengths, preempt, migrate):
         monkeypatch.setattr(module, "scaled_up", lambda _context: folder)
     cuda = Context("cuda", False, tmp_path)
+    monkeypatch.setattr(draft, "quiet", lambda _context: folder)
+    drafts = folder.parent / "draft"
+    shutil.copytree(folder, drafts)
+    monkeypatch.setattr(draft, "draft", lambda _context, right: drafts)
     every: list[dict[str, Any]] = [
         outputs.described(cuda), experts.described(cuda), late.described(cuda),
         early.described(cuda),
         lengths.described(cuda), migrate.described(cuda), deterministic.described(cuda),
+        *(draft.described(cuda, arm) for arm in draft.ARMS),
         *(signature.described(cuda, side) for side in signature.SIDES),
         *(preempt.described(cuda, side) for side in preempt.SIDES),
     ]  # fmt: skip

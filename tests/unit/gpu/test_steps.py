@@ -10,6 +10,7 @@ from tests.gpu.context import Context
 from tests.gpu.plan import STEPS
 from tests.gpu.steps import (
     deterministic,
+    draft,
     early,
     experts,
     late,
@@ -67,6 +68,7 @@ def test_the_scaled_up_model_fits_four_times_into_a_gpu_of_80_gb() -> None:
         preempt.described,
         migrate.described,
         deterministic.described,
+        draft.described,
     ],
     ids=lambda each: getattr(each, "__module__", "outputs").rpartition(".")[2],
 )
@@ -75,9 +77,12 @@ def test_deployments_for_a_gpu_are_right_as_far_as_can_be_seen_without_one(
 ) -> None:
     for module in (signature, experts, late, early, lengths, preempt, migrate):
         monkeypatch.setattr(module, "scaled_up", lambda _context: Path("/models/m"))
+    monkeypatch.setattr(draft, "quiet", lambda _context: Path("/models/m"))
+    monkeypatch.setattr(draft, "draft", lambda _context, right: Path("/models/draft"))
     if callable(described):
         extra = ("on",) if described.__module__ == preempt.__name__ else ()
         extra = ("with",) if described.__module__ == signature.__name__ else extra
+        extra = ("right",) if described.__module__ == draft.__name__ else extra
         described = described(CUDA, *extra)
     made = Deployment.model_validate(described)
     assert made.device == "cuda"
@@ -122,5 +127,20 @@ def test_every_step_runs_on_the_cpu(tmp_path: Path) -> None:
     assert told["outputs"]["figures"]["different_patched"] == 0
     assert told["preempt"]["figures"]["stopped"] > 0
     assert all(cell["moves"] for cell in told["migrate"]["figures"]["direct"].values())
+    drafted = told["draft"]["figures"]["4"]
+    assert drafted["random"]["tokens"] < 1.1 < 3 < drafted["right"]["tokens"] <= 4
     exact = told["deterministic"]["figures"]
     assert exact["bits_beside"] == exact["bits_prefilled"] == exact["cuts"] > 0
+
+
+def test_a_draft_is_held_against_the_same_batch_without_one() -> None:
+    def arm(step: float, tokens: float) -> dict[str, float]:
+        return {"step_ms": step, "tokens": tokens, "token_ms": step / tokens}
+
+    found = draft.compared(
+        {"none": arm(2.0, 1.0), "random": arm(3.0, 1.0), "right": arm(3.0, 4.0)},
+        {"none": [[1], [2]], "random": [[1], [3]], "right": [[1], [2]]},
+    )
+    assert (found["random"]["step_ratio"], found["random"]["token_ratio"]) == (1.5, 1.5)
+    assert (found["right"]["step_ratio"], found["right"]["token_ratio"]) == (1.5, 0.375)
+    assert (found["random"]["different"], found["right"]["different"]) == (1, 0)
