@@ -1,5 +1,5 @@
-"""The table of SGLang's features beside the toolkit's systems: what `python -m tests.features`
-recorded."""
+"""The tables of SGLang's features beside the toolkit's systems: what `python -m tests.features`
+recorded, with the pinned release and with others."""
 
 from __future__ import annotations
 
@@ -39,6 +39,46 @@ def newest() -> dict[str, dict[str, dict[str, str]]]:
                 if isinstance(places, dict)
             }
     return found
+
+
+def in_releases() -> str:
+    """What is otherwise in other releases than the pinned one; reasons stand below, numbered."""
+    pinned, found = newest(), of_releases()
+    if not found:
+        return "Not asked yet."
+    notes: list[str] = []
+    rows = []
+    for name, places in pinned.items():
+        for system in places["gpu"]:
+            cells = {release: _dry(told, name, system) for release, told in found.items()}
+            ours = _dry(pinned, name, system)
+            if any(each != ours for each in cells.values()):
+                both = [ours, *cells.values()]
+                rows.append((name, system, *(_cell(each, notes) for each in both)))
+    if not rows:
+        return f"Nothing is otherwise in {', '.join(found)}."
+    below = [f"{number}. {reference._cell(note)}" for number, note in enumerate(notes, start=1)]
+    head = ("feature", "system", "pinned release", *found)
+    return "\n".join([*reference.md_table(head, rows), "", *below])
+
+
+def of_releases() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
+    """Release -> as `newest`, of the last record of each; oldest release first."""
+    found = {
+        record["figures"]["release"]: record["figures"]["features"]
+        for record in reference.records()
+        if record["benchmark"] == "features_releases"
+    }
+    return {release: found[release] for release in sorted(found, key=_numbers)}
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def _dry(told: dict[str, dict[str, dict[str, str]]], name: str, system: str) -> tuple[str, str]:
+    """What the launcher says there."""
+    return _said({"gpu": told[name]["gpu"]}, system)
 
 
 def _said(places: dict[str, dict[str, str]], system: str) -> tuple[str, str]:

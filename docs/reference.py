@@ -330,6 +330,13 @@ def features() -> str:
     return features.beside()
 
 
+def features_releases() -> str:
+    """The same in other releases of SGLang."""
+    from docs import features
+
+    return features.in_releases()
+
+
 def tried(benchmark: str) -> str:
     """What `python -m tests.architectures` recorded."""
     from docs import models
@@ -372,4 +379,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "gains": gains, "needed": needed, "wrapping": wrapping, "ablation": ablation,
     "architectures": lambda: tried("architectures"), "hicache": lambda: tried("hicache"),
     "features": features,
+    "features_releases": features_releases,
 }  # fmt: skip

@@ -1,11 +1,16 @@
 """What is recorded of SGLang's features beside the toolkit's systems is what the launcher says."""
 
+import os
+from importlib.metadata import version
+
 import pytest
 
 from docs import features
 from tests.features import dry
 from tests.features.described import FEATURES, SYSTEMS
 from tests.features.real import OF_EXPERTS, OF_REQUESTS, failed
+from tests.releases import fetch
+from tests.sglang_python import PROJECT
 
 AGAIN = "python -m tests.features --record"
 
@@ -35,6 +40,45 @@ def test_the_launcher_says_what_is_recorded() -> None:
         for feature in FEATURES
         for system in SYSTEMS
     } == told, AGAIN
+
+
+def test_every_release_is_recorded() -> None:
+    found = features.of_releases()
+    assert set(found) == {*fetch.FITTED} - {version("sglang")}, f"{AGAIN} --dry-run --release R"
+    for places in found.values():
+        assert list(places) == [feature.name for feature in FEATURES]
+        assert all(list(each["gpu"]) == list(SYSTEMS) for each in places.values())
+
+
+@pytest.mark.full
+@pytest.mark.sglang
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("release", sorted({*fetch.FITTED} - {version("sglang")}))
+def test_the_launcher_says_what_is_recorded_of_a_release(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = (str(fetch.place(release)), str(PROJECT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
+    recorded = features.of_releases()[release]
+    assert {
+        (name, system): said
+        for name, places in recorded.items()
+        for system, said in places["gpu"].items()
+    } == dry.told()
+
+
+def test_what_differs_from_the_pinned_release_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = {"a": {"gpu": {"moves": "yes", "signatures": "refused: it is new"}}}
+    other = {"a": {"gpu": {"moves": "yes", "signatures": "yes"}}}
+    monkeypatch.setattr(features, "newest", lambda: pinned)
+    monkeypatch.setattr(features, "of_releases", lambda: {"0.5.9": pinned, "0.5.10": other})
+    table = features.in_releases().splitlines()
+    assert table[0] == "| feature | system | pinned release | 0.5.9 | 0.5.10 |"
+    assert table[2:] == [
+        "| a | signatures | refused (1) | refused (1) | allowed |", "", "1. it is new"
+    ]  # fmt: skip
+    monkeypatch.setattr(features, "of_releases", lambda: {"0.5.9": pinned})
+    assert features.in_releases() == "Nothing is otherwise in 0.5.9."
 
 
 def test_a_cell_says_what_real_workers_did_before_what_the_launcher_said() -> None:
