@@ -6,6 +6,10 @@ overlap scheduler). Prompts of the embedded model's own texts, each of one domai
 order that alternates. `early_choice: 0`: a decode worker is asked for early wherever that saves
 anything (by default 3 % of the prompt's prefill time, more than it is here).
 
+`--prompts FILE`: texts that neither the model nor the centroids were made from. `--turn N`: the
+last N chunks of a prompt are of another domain and language, the worst that can come after a
+choice.
+
 keys: exposed_ms (from the end of a prompt's forward to the news that its KV is on the decode
 worker, as the prefill worker says both; median), exposed_ms_late; exposed_ratio and ttft_ratio
 (geometric means of the paired ratios early / late with their 95 % interval), second_ms and
@@ -16,6 +20,7 @@ decided), changed_choice_of_K for other numbers of decode workers.
 """
 
 import asyncio
+import gzip
 import json
 import random
 import statistics
@@ -57,25 +62,40 @@ DEPLOYMENT: dict[str, Any] = {
 class Prompts:
     """Long ones of a domain and language, in another order of its texts each time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, file: Path | None, turn: int) -> None:
+        """`file`: JSON lines of texts, None: the embedded model's own; `turn`: chunks at the end
+        that are of another kind."""
         from transformers import AutoTokenizer
 
         from toolkit.embedded import load_prompts, model_path
 
         encode = AutoTokenizer.from_pretrained(model_path()).encode
-        self._source = random.Random(seed)
+        self._source, self._turn = random.Random(seed), turn
         self._texts: dict[tuple[str, str], list[list[int]]] = {}
-        for prompt in load_prompts():
-            kind = (prompt.domain, prompt.language)
-            self._texts.setdefault(kind, []).append(encode(prompt.text))
+        if file is None:
+            texts = [(each.domain, each.language, each.text) for each in load_prompts()]
+        else:
+            lines = (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8")
+            with lines:
+                found = map(json.loads, lines)
+                texts = [(each["domain"], each["language"], each["text"]) for each in found]
+        for domain, language, text in texts:
+            self._texts.setdefault((domain, language), []).append(encode(text))
         self.kinds = sorted(self._texts)
 
-    def item(self, kind: tuple[str, str]) -> Item:
+    def item(self, number: int) -> Item:
         """No other one begins so."""
+        kind = self.kinds[number % len(self.kinds)]
+        other = self._source.choice([k for k in self.kinds if not {*k} & {*kind}])
         ids = self._source.choices(range(300, 4000), k=4)
-        while len(ids) < CHUNK * CHUNKS:
+        self._fill(ids, kind, CHUNK * (CHUNKS - self._turn))
+        self._fill(ids, other, CHUNK * CHUNKS)
+        return Item(tuple(ids), TOKENS)
+
+    def _fill(self, ids: list[int], kind: tuple[str, str], length: int) -> None:
+        while len(ids) < length:
             ids += self._source.choice(self._texts[kind])
-        return Item(tuple(ids[: CHUNK * CHUNKS]), TOKENS)
+        del ids[length:]
 
 
 class Heard:
@@ -206,18 +226,18 @@ def changed(hello: Hello, choices: list[tuple[Any, Any]]) -> dict[str, float]:
 
 def main() -> None:
     """Run the benchmark and print its line."""
-    options = arguments(__doc__)
+    options = arguments(
+        __doc__,
+        ("--prompts", {"type": Path, "help": "JSON lines of text, domain, language; or .gz"}),
+        ("--turn", {"type": int, "default": 0, "help": "chunks at the end of another kind"}),
+    )
     result = Result()
     with tempfile.TemporaryDirectory(prefix="early-choice-") as folder:
         file = Path(folder) / "deployment.yaml"
         file.write_text(json.dumps(DEPLOYMENT))  # JSON is YAML
-        prompts = Prompts(seed=45)
-
-        def item(number: int) -> Item:
-            return prompts.item(prompts.kinds[number % len(prompts.kinds)])
-
+        prompts = Prompts(45, options.prompts, options.turn)
         with hosted(file, Path(folder)) as up:
-            pairs = asyncio.run(paired(up, 6 if options.quick else 40, item))
+            pairs = asyncio.run(paired(up, 6 if options.quick else 40, prompts.item))
     keys = pairs.figures(CHUNK) | changed(pairs.hello, pairs.choices)
     samples = 2 * len(pairs.rows[True])
     result.keys |= keys
