@@ -21,6 +21,7 @@ RESOLVED_FIELDS = (
     "disaggregation_mode", "disaggregation_transfer_backend", "attention_backend",
     "optimistic_prefill_attempts",
     "enable_return_routed_experts", "enable_two_batch_overlap", "moe_a2a_backend",
+    "deepep_mode",
     "moe_runner_backend", "disable_radix_cache", "speculative_algorithm",
     "speculative_eagle_topk", "speculative_num_steps", "speculative_num_draft_tokens",
     "speculative_draft_model_path",

@@ -84,16 +84,18 @@ def test_the_large_recipe_names_a_device_for_each_gpu_and_every_interface() -> N
         assert listed == worker.env["NCCL_IB_HCA"].split(",") == list(devices.values())
 
 
-def test_a_rank_may_send_as_many_tokens_as_it_runs_requests() -> None:
+def test_a_rank_may_send_all_tokens_that_its_requests_have_verified() -> None:
+    deployment = load_deployment(LARGE)
+    assert deployment.speculative is not None
     [decode] = {
         (
             worker.max_running // worker.dp,
             worker.env["SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"],
         )
-        for worker in resolve(load_deployment(LARGE)).workers
+        for worker in resolve(deployment).workers
         if worker.role == "decode" and worker.max_running
     }
-    assert decode == (128, "128")
+    assert decode == (128, str(128 * (deployment.speculative.steps + 1)))
 
 
 def test_every_flag_of_the_large_recipe_has_its_reason() -> None:

@@ -8,6 +8,7 @@ from toolkit.keys import KeysError, client_keys, one_key
 from toolkit.launch import claims, hardware
 from toolkit.launch.checks.agreement import agreement
 from toolkit.launch.checks.counted import counted
+from toolkit.launch.checks.dispatched import dispatched
 from toolkit.launch.checks.engine import engine
 from toolkit.launch.checks.flags import Resolved, check_flags
 from toolkit.launch.checks.locality import locality
@@ -42,7 +43,7 @@ def check(plan: Plan, dry_run: bool = False) -> list[Problem]:
         *flags,
     ]
     problems += [*optimistic(plan, resolved), *counted(plan, resolved), *redundant(plan, resolved)]
-    problems += [*moving(plan, resolved), *agreement(plan, resolved)]
+    problems += [*moving(plan, resolved), *agreement(plan, resolved), *dispatched(plan, resolved)]
     problems += ports(plan)
     if not dry_run:
         problems += memory(plan)

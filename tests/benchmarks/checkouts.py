@@ -1,0 +1,124 @@
+"""Is this checkout slower than another one? The same deployment of both, side by side.
+
+    git worktree add --detach /tmp/before COMMIT
+    python -m tests.benchmarks.checkouts --other /tmp/before
+
+`--recipe` is launched twice, each time by the `toolkit launch` of its own checkout (with this one's
+virtual environment); the one that is not asked sleeps. Rounds of the project's prompts that the
+profile was not fitted to, the same for both, in balanced random order, prefix caches emptied before
+each, with 1, 4 and 16 requests in flight (`--in-flight`).
+
+keys, by the number in flight N, this checkout / the other with 95 % intervals over paired rounds:
+tpot_ratio_N and ttft_ratio_N (medians of requests, client), throughput_ratio_N (output tokens a
+second, the loop full); cpu_tpot_ratio_N (CPU time of the decode workers' threads a token) and
+step_ratio_N (median step) where both tell their steps alike. `compared` answers, `different` of
+them. `other`: its commit.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.shared.common import Result, arguments
+from tests.benchmarks.shared.eldr_rounds import DOMAINS, ratio, say, warm_up, workload
+from tests.benchmarks.speculation import Answers
+from toolkit.bench.compare import Arm, Comparison, compare
+from toolkit.bench.runner import BenchLoad, new_session
+from toolkit.bench.target import discover
+from toolkit.launch.state import read_state
+
+MEASURES = ("toolkit/router", "toolkit/decide", "toolkit/contract", "patches")
+HERE = Path(__file__).resolve().parents[2]
+OURS, THEIRS = "round_robin", "late:round_robin"
+"""Both are the same policy, which every recipe has; the names tell the two apart."""
+METRICS = {
+    "tpot_ratio": "median_tpot_ms",
+    "ttft_ratio": "median_ttft_ms",
+    "throughput_ratio": "window_throughput",
+    "cpu_tpot_ratio": "median_worker_tpot_ms",
+    "step_ratio": "median_step_ms",
+}
+
+
+@contextmanager
+def launched(checkout: Path, recipe: str, folder: Path) -> Iterator[str]:
+    """Its deployment by its own launcher: the router's URL."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    toolkit = [sys.executable, "-m", "toolkit"]
+    file = checkout / "launch" / f"{recipe}.yaml"
+    command = [*toolkit, "launch", str(file), "--run-dir", str(folder), "--detach"]
+    # What it starts must not see this checkout first.
+    subprocess.run(command, check=True, env=environment, cwd=folder.parent)
+    try:
+        yield str(read_state(folder)["router_url"])
+    finally:
+        stop = [*toolkit, "stop", "--run", str(folder)]
+        subprocess.run(stop, check=True, env=environment, cwd=folder.parent)
+
+
+async def measure(ours: str, theirs: str, options: Any) -> tuple[dict[int, Comparison], Answers]:
+    """By the number in flight."""
+    found, answers = {}, Answers()
+    async with new_session(600.0) as session:
+        target, other = await discover(session, ours), await discover(session, theirs)
+        for number, in_flight in enumerate(options.in_flight):
+            requests = max(options.requests, 3 * in_flight)
+            rounds = workload(number, options.rounds, requests, options.tokens, DOMAINS, "all")
+            load = BenchLoad(concurrency=in_flight)
+            if not number:
+                for each in (target, other):
+                    await warm_up(session, each, rounds[0], load)
+            arms = [Arm.parse(OURS), Arm.parse(THEIRS)]
+            found[in_flight] = await compare(
+                *(session, target, rounds, load, arms, number),
+                report=say,
+                keep=answers.keep,
+                elsewhere={THEIRS: other},
+            )
+    return found, answers
+
+
+def main() -> None:
+    """Run the benchmark and print its line."""
+    options = arguments(
+        __doc__,
+        ("--other", {"type": Path, "required": True, "help": "the other checkout"}),
+        ("--recipe", {"default": "cpu-demo"}),
+        ("--rounds", {"type": int, "default": 8}),
+        ("--requests", {"type": int, "default": 12, "help": "of a round; at least 3 x in flight"}),
+        ("--tokens", {"type": int, "default": 64, "help": "mean output tokens; half to 1.5 x"}),
+        ("--in-flight", {"type": int, "nargs": "+", "default": [1, 4, 16]}),
+    )
+    if options.quick:
+        options.rounds, options.requests, options.in_flight = 2, 4, [1]
+    result = Result()
+    commit = ["git", "-C", str(options.other), "rev-parse", "--short=8", "HEAD"]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkouts-")))
+        both = [
+            stack.enter_context(launched(checkout, options.recipe, folder / name))
+            for checkout, name in ((HERE, "ours"), (options.other.resolve(), "theirs"))
+        ]
+        found, answers = asyncio.run(measure(both[0], both[1], options))
+    for in_flight, whole in found.items():
+        for key, metric in METRICS.items():
+            if all(metric in row for rows in whole.rounds for row in rows):
+                result.keys |= ratio(whole, 0, metric, 1).keys(f"{key}_{in_flight}")
+    told = subprocess.run(commit, check=True, capture_output=True, text=True).stdout.strip()
+    result.keys |= {
+        "rounds": options.rounds,
+        "compared": answers.compared,
+        "different": answers.different,
+        "other": told,
+    }
+    result.emit(2 * answers.compared)
+
+
+if __name__ == "__main__":
+    main()
