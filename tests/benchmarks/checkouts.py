@@ -16,7 +16,9 @@ them. `other`: its commit.
 """
 
 import asyncio
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,12 +33,14 @@ from tests.benchmarks.speculation import Answers
 from toolkit.bench.compare import Arm, Comparison, compare
 from toolkit.bench.runner import BenchLoad, new_session
 from toolkit.bench.target import discover
-from toolkit.launch.state import read_state
+from toolkit.settings.yaml_lines import read_document
 
 MEASURES = ("toolkit/router", "toolkit/decide", "toolkit/contract", "patches")
 HERE = Path(__file__).resolve().parents[2]
 OURS, THEIRS = "round_robin", "late:round_robin"
 """Both are the same policy, which every recipe has; the names tell the two apart."""
+READY = re.compile(r"is ready: (?P<url>\S+) .*--run (?P<run>\S+) ends it")
+"""What `toolkit launch --detach` says."""
 METRICS = {
     "tpot_ratio": "median_tpot_ms",
     "ttft_ratio": "median_ttft_ms",
@@ -47,19 +51,30 @@ METRICS = {
 
 
 @contextmanager
-def launched(checkout: Path, recipe: str, folder: Path) -> Iterator[str]:
+def launched(checkout: Path, recipe: str, name: str, folder: Path) -> Iterator[str]:
     """Its deployment by its own launcher: the router's URL."""
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    toolkit = [sys.executable, "-m", "toolkit"]
-    file = checkout / "launch" / f"{recipe}.yaml"
-    command = [*toolkit, "launch", str(file), "--run-dir", str(folder), "--detach"]
-    # What it starts must not see this checkout first.
-    subprocess.run(command, check=True, env=environment, cwd=folder.parent)
+
+    def python(*words: str) -> str:
+        # In a folder of neither checkout: a process sees its own folder first.
+        done = subprocess.run(
+            [sys.executable, *words],
+            check=True, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return done.stdout
+
+    seen = python("-c", "import toolkit, patches; print(toolkit.__file__, patches.__file__)")
+    assert all(Path(each).parents[1] == checkout for each in seen.split()), seen
+    document, _ = read_document(checkout / "launch" / f"{recipe}.yaml")
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps({**document, "name": name}))  # JSON is YAML
+    said = python("-m", "toolkit", "launch", str(file), "--detach")
+    found = READY.search(said)
+    assert found is not None, said
     try:
-        yield str(read_state(folder)["router_url"])
+        yield found["url"]
     finally:
-        stop = [*toolkit, "stop", "--run", str(folder)]
-        subprocess.run(stop, check=True, env=environment, cwd=folder.parent)
+        python("-m", "toolkit", "stop", "--run", found["run"])
 
 
 async def measure(ours: str, theirs: str, options: Any) -> tuple[dict[int, Comparison], Answers]:
@@ -102,8 +117,8 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkouts-")))
         both = [
-            stack.enter_context(launched(checkout, options.recipe, folder / name))
-            for checkout, name in ((HERE, "ours"), (options.other.resolve(), "theirs"))
+            stack.enter_context(launched(checkout, options.recipe, name, folder))
+            for checkout, name in ((HERE, "this-one"), (options.other.resolve(), "other-one"))
         ]
         found, answers = asyncio.run(measure(both[0], both[1], options))
     for in_flight, whole in found.items():
