@@ -49,12 +49,15 @@ def in_releases() -> str:
     notes: list[str] = []
     rows = []
     for name, places in pinned.items():
+        alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for system in places["gpu"]:
-            cells = {release: _dry(told, name, system) for release, told in found.items()}
-            ours = _dry(pinned, name, system)
-            if any(each != ours for each in cells.values()):
-                both = [ours, *cells.values()]
-                rows.append((name, system, *(_cell(each, notes) for each in both)))
+            said = tuple(_dry(told, name, system) for told in (pinned, *found.values()))
+            if any(each != said[0] for each in said):
+                alike.setdefault(said, []).append(system)
+        for said, systems in alike.items():
+            all_ = len(systems) == len(places["gpu"])
+            cells = [_cell(each, notes) for each in said]
+            rows.append((name, "all" if all_ else ", ".join(systems), *cells))
     if not rows:
         return f"Nothing is otherwise in {', '.join(found)}."
     below = [f"{number}. {reference._cell(note)}" for number, note in enumerate(notes, start=1)]

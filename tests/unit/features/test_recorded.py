@@ -68,14 +68,19 @@ def test_the_launcher_says_what_is_recorded_of_a_release(
 
 
 def test_what_differs_from_the_pinned_release_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = {"a": {"gpu": {"moves": "yes", "signatures": "refused: it is new"}}}
-    other = {"a": {"gpu": {"moves": "yes", "signatures": "yes"}}}
+    new = {"signatures": "refused: it is new", "level": "refused: it is new"}
+    pinned = {"a": {"gpu": {"moves": "yes", **new}}, "b": {"gpu": {"moves": "yes"}}}
+    other = {
+        "a": {"gpu": dict.fromkeys(("moves", *new), "yes")},
+        "b": {"gpu": {"moves": "refused: gone"}},
+    }
     monkeypatch.setattr(features, "newest", lambda: pinned)
     monkeypatch.setattr(features, "of_releases", lambda: {"0.5.9": pinned, "0.5.10": other})
     table = features.in_releases().splitlines()
     assert table[0] == "| feature | system | pinned release | 0.5.9 | 0.5.10 |"
     assert table[2:] == [
-        "| a | signatures | refused (1) | refused (1) | allowed |", "", "1. it is new"
+        "| a | signatures, level | refused (1) | refused (1) | allowed |",
+        "| b | all | allowed | allowed | refused (2) |", "", "1. it is new", "2. gone",
     ]  # fmt: skip
     monkeypatch.setattr(features, "of_releases", lambda: {"0.5.9": pinned})
     assert features.in_releases() == "Nothing is otherwise in 0.5.9."
