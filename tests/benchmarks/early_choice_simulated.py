@@ -32,7 +32,6 @@ from typing import Any
 from tests.benchmarks.shared.common import Result, arguments, interval
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
-from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.worker_states import SimulatedRankState
@@ -86,13 +85,6 @@ class Played(Simulation):
         if request.asked and request.place is not None:
             self.changed.append(self._otherwise(request))
         super()._prefilled(request)
-
-    def _placed(self, rank: SimulatedRank, request: Request) -> None:
-        """A finished prompt's KV leaves at once (`patches.pd.early_send`), not at the end of the
-        pass that runs."""
-        request.place = rank.key
-        if not isnan(request.prefilled):
-            self._send_kv(rank, request, request.prompt - request.sent)
 
     def _otherwise(self, request: Request) -> tuple[bool, float]:
         """Whether the policy would choose another rank now; by how much of the mean the chosen one

@@ -47,7 +47,8 @@ class PrefillFleet(_Strict):
     served, else shortest first, and first who has waited so long (`toolkit.policies.sjf`). `loop`:
     as `DecodeFleet` has it. `preempt`: None where prompts of all classes are alike. `early_choice`:
     of a long prompt's prefill time, what must be saved for its decode rank to be chosen while it
-    runs (`toolkit.policies.early_choice`); None: never."""
+    runs (`toolkit.policies.early_choice`); None: never. `early_send`: a finished prompt's KV leaves
+    when its decode rank asks for it (`patches.pd.early_send`), else between two passes."""
 
     replicas: Annotated[int, Field(ge=1)] = 1
     chunk: Annotated[int, Field(ge=1)] = 8192
@@ -56,6 +57,7 @@ class PrefillFleet(_Strict):
     loop: Literal["overlap", "cpu", "plain"] = "overlap"
     preempt: Stopping | None = None
     early_choice: Annotated[float | None, Field(ge=0)] = None
+    early_send: bool = True
 
 
 class StageFleet(_Strict):

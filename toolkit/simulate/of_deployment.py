@@ -25,6 +25,8 @@ CHUNK = 8192
 """SGLang's chunked-prefill-size on GPUs of 80 GB and more."""
 RESERVED = 512
 """SGLang's num-reserved-decode-tokens."""
+MOONCAKE = ("auto", "mooncake", "mooncake_tcp")
+"""Transfer backends that are Mooncake; SGLang's own choice is."""
 CPU_HOP_S = 0.01
 """A message between processes that share busy cores. Measured on two: 20 to 30 ms from the end of
 an answer to the next request at its decode rank, there and back."""
@@ -81,6 +83,7 @@ def fleet_of(
             loop=_loop(deployment, prefill),
             preempt=_stopping(deployment, prefill),
             early_choice=prefill.early_choice,
+            early_send=_sends_early(deployment),
         ),
         decode=DecodeFleet(
             **_ranks(deployment),
@@ -139,6 +142,17 @@ def _sizes(name: str, role: Role, kv_tokens: int | None, slots: int | None) -> t
             f"there, or with {flag} for one rank"
         )
     return pool, running
+
+
+def _sends_early(deployment: Deployment) -> bool:
+    """As `patches.pd.early_send` does: with Mooncake, and for models without a state beside their
+    KV, as far as the model can be read here."""
+    if deployment.transfer.backend not in MOONCAKE:
+        return False
+    try:
+        return not read_model(deployment).keeps_state
+    except LaunchError:
+        return True
 
 
 def _age(role: Role) -> float | None:

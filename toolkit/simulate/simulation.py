@@ -245,9 +245,11 @@ class Simulation:
     def _placed(self, rank: SimulatedRank, request: Request) -> None:
         request.place = rank.key
         if request.prefilled == request.prefilled:
-            prefill = self.router.prefill_of(request)
-            tokens = request.prompt - request.sent
-            prefill.at_boundary(lambda: self._send_kv(rank, request, tokens))
+            send = partial(self._send_kv, rank, request, request.prompt - request.sent)
+            if self.fleet.prefill.early_send:
+                send()
+            else:
+                self.router.prefill_of(request).at_boundary(send)
 
     def _send_kv(self, rank: SimulatedRank, request: Request, tokens: int) -> None:
         prefill = self.router.prefill_of(request)

@@ -17,6 +17,7 @@ from toolkit.simulate import costs
 from toolkit.simulate.errors import SimulateError
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.of_deployment import fleet_of
+from toolkit.simulate.of_draft import DraftCosts
 from toolkit.simulate.session import SimulationSetting, run, with_policies
 from toolkit.simulate.simulation import Simulation, Window
 
@@ -144,6 +145,21 @@ def test_the_order_of_waiting_prompts_is_the_files() -> None:
     assert (
         fleet_of(Deployment.model_validate(given | {"prefill": {}})).prefill.waiting_age_s is None
     )
+
+
+@pytest.mark.parametrize(
+    ("backend", "early"), [("auto", True), ("mooncake", True), ("nixl", False), ("mori", False)]
+)
+def test_kv_leaves_early_with_mooncake(backend: str, early: bool) -> None:
+    given = {"name": "x", "decode": {"kv_tokens": 99, "max_running": 4}}
+    made = Deployment.model_validate(given | {"transfer": {"backend": backend}})
+    assert fleet_of(made).prefill.early_send is early
+
+
+def test_a_model_with_a_state_beside_its_kv_sends_between_passes() -> None:
+    recipe = load_deployment(recipes_dir() / "qwen3-next-80b-8gpu.yaml")
+    found = fleet_of(recipe, 1000, 8, draft=DraftCosts(2.0)).prefill
+    assert not found.early_send
 
 
 def test_what_the_file_leaves_to_the_router_is_as_the_router_has_it() -> None:

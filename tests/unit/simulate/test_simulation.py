@@ -14,7 +14,7 @@ from toolkit.placement import Topology, linear
 from toolkit.policies.support.readings import possible
 from toolkit.resources import profiles_dir
 from toolkit.simulate import loop as loops
-from toolkit.simulate.costs.linear import Decode, Linear
+from toolkit.simulate.costs.linear import Decode, Linear, Prefill
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
@@ -317,3 +317,19 @@ def test_policies_are_not_blind_where_nobody_sized_the_pools() -> None:
     """What is said of such a rank is a reading that can be true, so a policy acts on it."""
     simulation = Simulation(fleet({"dp": 2}), COST, iter(()))
     assert all(possible(rank.live()) for rank in simulation.router.rank_states)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_kv_of_a_finished_prompt_does_not_wait_for_the_pass_of_another_one(early: bool) -> None:
+    cost = COST.model_copy(update={"prefill": Prefill(base=0.0, per_token=1e-3)})
+    made = fleet({"slots": 1, "loop": "plain"}, {"decode_policy": "level"}, {"early_send": early})
+    first, waits, long = (
+        Request(0, 0.0, 100, 100),  # decodes for about a second
+        Request(1, 0.0, 100, 5),  # is computed long before there is a place for it
+        Request(2, 0.2, 5000, 5),  # runs for five seconds
+    )
+    kept, _ = played(Simulation(made, cost, [first, waits, long]))
+    assert kept == [first, waits, long]
+    assert long.prefill_began < first.ended < waits.received
+    assert (waits.received < long.prefilled) is early
+    assert early or waits.received >= long.prefilled
