@@ -144,17 +144,18 @@ def _rebalanced(value: object) -> object:
 
 
 class RouterFleet(_Strict):
-    """As in a deployment file. `hop_s`: a message between router and worker; `report_s`: how often
-    loads are read, 0 after every step. `classes`: best-effort requests wait behind all others.
-    `first_token`: whose token a stream begins with, where `dispatch` is late. `rebalance`: requests
-    move between decode ranks; None: only where there are stages. `moves`: how
-    (`toolkit.simulate.moves.SimulatedMoves`)."""
+    """As in a deployment file; `park_timeout_s`: None is for ever. `hop_s`: a message between
+    router and worker; `report_s`: how often loads are read, 0 after every step. `classes`: best-
+    effort requests wait behind all others. `first_token`: whose token a stream begins with, where
+    `dispatch` is late. `rebalance`: requests move between decode ranks; None: only where there are
+    stages. `moves`: how (`toolkit.simulate.moves.SimulatedMoves`)."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"
     decode_policy: str = "level"
     tau: float | None = None
     parked_per_prefill: Annotated[int, Field(ge=1)] = 8
+    park_timeout_s: Annotated[float | None, Field(gt=0)] = None
     hop_s: Annotated[float, Field(ge=0)] = 0.001
     report_s: Annotated[float, Field(ge=0)] = 0.0
     classes: bool = False

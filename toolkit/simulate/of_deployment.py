@@ -56,6 +56,7 @@ def fleet_of(
         "first_token": router.first_token,
         "tau": router.said.get("tau"),
         "parked_per_prefill": router.parked_per_prefill,
+        "park_timeout_s": router.park_timeout_s,
         "hop_s": CPU_HOP_S if deployment.device == "cpu" else None,
         "classes": True if router.classes is not None else None,
         "rebalance": router.rebalance,

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RouterTimes:
     """Seconds. `hop`: between router and worker, each way; `report`: how often a worker's load is
-    read, 0 after every step (SGLang's own router: seconds)."""
+    read, 0 after every step (SGLang's own router: seconds); `park`: that a finished prompt waits in
+    the pool at most."""
 
     hop: float = 0.001
     report: float = 0.0
+    park: float = inf
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ class SimulatedRouter:
         decoding = [SimulatedServer(name, each, role, stops) for name, each in servers.items()]
         self.decider = Decider(
             KnownRanks([*(PrefillServer(each, parked) for each in prefills), *decoding]),
-            _bounds(self.late, kept_back(parked, classes), rebalance),
+            _bounds(self.late, times.park, kept_back(parked, classes), rebalance),
             self.stages,
         )
         self.rank_states = [rank for server in decoding for rank in server.ranks]
@@ -295,12 +297,11 @@ class SimulatedRouter:
         self.events.after(self.times.report, self._read_all)
 
 
-def _bounds(late: bool, left: int, moves: MoveBounds | None) -> DeciderBounds:
-    """Workers neither fail nor go away here, no word of them is lost, and no finished prefill
-    leaves the pool because it has waited for long (`park_timeout_s` of the real router)."""
+def _bounds(late: bool, park: float, left: int, moves: MoveBounds | None) -> DeciderBounds:
+    """Workers neither fail nor go away here, and no word of them is lost."""
     return DeciderBounds(
         late=late,
-        park_timeout_s=inf,
+        park_timeout_s=park,
         prefill_wait_s=inf,
         no_worker_wait_s=inf,
         rerun_wait_s=inf,

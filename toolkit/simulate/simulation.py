@@ -112,7 +112,7 @@ class Simulation:
             self.groups,
             prefill_policy,
             decode_policy,
-            RouterTimes(router.hop_s, router.report_s),
+            RouterTimes(router.hop_s, router.report_s, router.park_timeout_s or inf),
             router.parked_per_prefill,
             router.dispatch,
             experts,

@@ -333,3 +333,18 @@ def test_kv_of_a_finished_prompt_does_not_wait_for_the_pass_of_another_one(early
     assert long.prefill_began < first.ended < waits.received
     assert (waits.received < long.prefilled) is early
     assert early or waits.received >= long.prefilled
+
+
+@pytest.mark.parametrize("bound", [None, 2.0])
+def test_a_finished_prompt_waits_for_a_place_no_longer_than_it_may(bound: float | None) -> None:
+    """Then it goes to the rank that is full, and waits there."""
+    router = {"decode_policy": "level", "park_timeout_s": bound}
+    made = fleet({"slots": 1, "loop": "plain"}, router)
+    first, waits = Request(0, 0.0, 100, 500), Request(1, 0.1, 100, 5)
+    kept, simulation = played(Simulation(made, COST, [first, waits]))
+    assert len(kept) == 2 and first.ended > 5.0
+    pool = simulation.router.decider.pool
+    assert pool is not None and pool.expired == (bound is not None)
+    waited = waits.bound - waits.prefilled
+    assert 2.0 <= waited < 2.5 if bound else waits.bound > first.ended - 0.1
+    assert waits.first_token > first.ended - 0.1
