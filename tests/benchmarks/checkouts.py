@@ -25,20 +25,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
-from tests.benchmarks.shared.eldr_rounds import DOMAINS, ratio, say, warm_up, workload
-from tests.benchmarks.speculation import Answers
-from toolkit.bench.compare import Arm, Comparison, compare
-from toolkit.bench.runner import BenchLoad, new_session
-from toolkit.bench.target import discover
+from tests.benchmarks.shared.eldr_rounds import ratio
+from tests.benchmarks.shared.side_by_side import measure
 from toolkit.settings.yaml_lines import read_document
 
 MEASURES = ("toolkit/router", "toolkit/decide", "toolkit/contract", "patches")
 HERE = Path(__file__).resolve().parents[2]
-OURS, THEIRS = "round_robin", "late:round_robin"
-"""Both are the same policy, which every recipe has; the names tell the two apart."""
 READY = re.compile(r"is ready: (?P<url>\S+) .*--run (?P<run>\S+) ends it")
 """What `toolkit launch --detach` says."""
 METRICS = {
@@ -75,28 +69,6 @@ def launched(checkout: Path, recipe: str, name: str, folder: Path) -> Iterator[s
         yield found["url"]
     finally:
         python("-m", "toolkit", "stop", "--run", found["run"])
-
-
-async def measure(ours: str, theirs: str, options: Any) -> tuple[dict[int, Comparison], Answers]:
-    """By the number in flight."""
-    found, answers = {}, Answers()
-    async with new_session(600.0) as session:
-        target, other = await discover(session, ours), await discover(session, theirs)
-        for number, in_flight in enumerate(options.in_flight):
-            requests = max(options.requests, 3 * in_flight)
-            rounds = workload(number, options.rounds, requests, options.tokens, DOMAINS, "all")
-            load = BenchLoad(concurrency=in_flight)
-            if not number:
-                for each in (target, other):
-                    await warm_up(session, each, rounds[0], load)
-            arms = [Arm.parse(OURS), Arm.parse(THEIRS)]
-            found[in_flight] = await compare(
-                *(session, target, rounds, load, arms, number),
-                report=say,
-                keep=answers.keep,
-                elsewhere={THEIRS: other},
-            )
-    return found, answers
 
 
 def main() -> None:

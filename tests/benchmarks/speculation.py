@@ -18,14 +18,11 @@ import asyncio
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks.shared.common import Result, arguments
-from tests.benchmarks.shared.eldr_rounds import DOMAINS, ratio, say, warm_up, workload
-from toolkit.bench.compare import Arm, Comparison, compare
+from tests.benchmarks.shared.eldr_rounds import ratio
+from tests.benchmarks.shared.side_by_side import measure
 from toolkit.bench.hosted import hosted
-from toolkit.bench.runner import BenchLoad, RunOutcome, new_session
-from toolkit.bench.target import discover
 from toolkit.resources import recipes_dir
 from toolkit.settings.yaml_lines import read_document
 
@@ -36,8 +33,6 @@ MEASURES = (
     "toolkit/embedded/draft",
 )
 RECIPE = recipes_dir() / "cpu-speculative.yaml"
-DRAFT, NONE = "round_robin", "late:round_robin"
-"""Both are the same policy, of which there is nothing to choose; the names tell the two apart."""
 
 
 def files(folder: Path) -> tuple[Path, Path]:
@@ -51,45 +46,6 @@ def files(folder: Path) -> tuple[Path, Path]:
     document["name"] += "-not"
     plain.write_text(json.dumps(document))
     return ours, plain
-
-
-class Answers:
-    """Of every round, what each deployment said."""
-
-    def __init__(self) -> None:
-        self.compared = self.different = 0
-        self._said: dict[int, list[tuple[int, ...]]] = {}
-
-    def keep(self, _arm: int, number: int, outcome: RunOutcome) -> None:
-        said = [sample.output_ids for sample in outcome.samples]
-        other = self._said.pop(number, None)
-        if other is None:
-            self._said[number] = said
-            return
-        self.compared += len(said)
-        self.different += sum(a != b for a, b in zip(said, other, strict=True))
-
-
-async def measure(url: str, plain: str, options: Any) -> tuple[dict[int, Comparison], Answers]:
-    """By the number in flight."""
-    found, answers = {}, Answers()
-    async with new_session(600.0) as session:
-        target, without = await discover(session, url), await discover(session, plain)
-        for number, in_flight in enumerate(options.in_flight):
-            requests = max(options.requests, 3 * in_flight)
-            rounds = workload(number, options.rounds, requests, options.tokens, DOMAINS, "all")
-            load = BenchLoad(concurrency=in_flight)
-            if not number:
-                for each in (target, without):
-                    await warm_up(session, each, rounds[0], load)
-            arms = [Arm.parse(DRAFT), Arm.parse(NONE)]
-            found[in_flight] = await compare(
-                *(session, target, rounds, load, arms, number),
-                report=say,
-                keep=answers.keep,
-                elsewhere={NONE: without},
-            )
-    return found, answers
 
 
 def main() -> None:

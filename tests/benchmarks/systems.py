@@ -5,7 +5,8 @@ lengths; in one case with what Triton's attention took more for mixed ones on ou
 data has no all-to-all of wide servers, so none is among the cases. A case is a recipe that ships,
 or one with another split, at a fixed number of requests in flight for each decode rank. Prompts
 (median 1,000 tokens) and answers (350) have long tails; a fifth of the requests are
-latency-sensitive, the others best-effort.
+latency-sensitive, the others best-effort. DeepSeek-V3 has its MTP layer, asked once, and steps give
+1.85 tokens (`speculation_simulated`).
 
 Which experts requests use is not public for these models. It is taken as in `eldr_simulated`: the
 embedded model's requests, thinned and blended until a batch of one domain activates 19 % fewer
@@ -43,6 +44,7 @@ from toolkit.simulate.costs.aic import Aic, AicSpec
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.costs.wrapped import Wrapped
 from toolkit.simulate.experts import SimulatedExperts
+from toolkit.simulate.of_draft import DraftCosts
 from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.classes import with_classes
 from toolkit.simulate.workloads.traffic import RequestKind, TrafficModel, generate, mixed
@@ -68,7 +70,8 @@ DENSE = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """`kv_tokens`, `in_flight`: of a decode rank; `changes`: of the recipe's file, by section."""
+    """`kv_tokens`, `in_flight`: of a decode rank; `changes`: of the recipe's file, by section;
+    `accepted`: tokens that a step gives with the recipe's draft, where it has one."""
 
     recipe: str
     spec: AicSpec
@@ -76,6 +79,7 @@ class Fleet:
     in_flight: int
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dense: bool = False
+    accepted: float | None = None
 
 
 def _dp(ranks: int, replicas: int = 1) -> dict[str, Any]:
@@ -134,6 +138,7 @@ CASES = {
             "prefill": {**_dp(8), "args": {"chunked-prefill-size": 65_536}},
             "decode": {**_dp(8), "max_running": 1024, "args": {}},
         },
+        accepted=1.85,
     ),
     "Llama-3.1-70B (dense) on 8 x H200": Fleet(
         "qwen3-30b-a3b-8gpu",
@@ -214,7 +219,7 @@ def played(case: Fleet, seeds: int, folder: Path) -> dict[str, Any]:
     ranks = decode.get("replicas", 1) * (decode.get("dp", 1) if decode.get("dp_attention") else 1)
     task = Task(
         file,
-        Given(recipes_dir(), kv_tokens=case.kv_tokens),
+        Given(recipes_dir(), kv_tokens=case.kv_tokens, draft=DraftCosts(case.accepted)),
         cost,
         lambda seed: arriving(ranks, case.in_flight, seed),
         seeds=seeds,

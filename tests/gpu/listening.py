@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tests.e2e import calls
 from toolkit.launch.running import Running
 from toolkit.profile.measure import new_session
 from toolkit.profile.tap import Tap
@@ -46,6 +47,22 @@ class Steps:
     def distinct(self, rows: np.ndarray) -> np.ndarray:
         """[steps]: distinct experts of each, summed over layers; 0 where they are not known."""
         return rows[:, len(self.tap.heard.columns) :].sum(axis=1)
+
+
+async def whole_batch(
+    url: str, steps: Steps, bodies: Sequence[dict[str, Any]]
+) -> tuple[np.ndarray, list[calls.Answer]]:
+    """All of them at once: rows of the decode steps that had all of them, and their answers.
+    AssertionError: one was lost, or never were all in a step."""
+    steps.clear()
+    answers = await calls.all_of(url, bodies, len(bodies))
+    lost = [answer.error for answer in answers if answer.error]
+    assert not lost, f"{len(lost)} of {len(bodies)} requests were lost: {lost[0]}"
+    rows = await steps.taken()
+    all_there = steps.column(rows, "requests") == len(bodies)
+    rows = rows[(steps.column(rows, "decode") == 1) & all_there]
+    assert len(rows), f"never were all {len(bodies)} requests in a step: raise the tokens"
+    return rows, answers
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.e2e import calls
 from tests.gpu.context import Context
-from tests.gpu.listening import Steps, steps_of
+from tests.gpu.listening import Steps, steps_of, whole_batch
 from tests.gpu.model import draft, quiet
 
 ARMS = ("none", "random", "right")
@@ -52,13 +52,7 @@ async def cell(
     bodies = [
         calls.greedy(calls.prompt(f"draft-{n}", PROMPT), tokens, stream=False) for n in range(count)
     ]
-    steps.clear()
-    answers = await calls.all_of(url, bodies, count)
-    lost = [answer.error for answer in answers if answer.error]
-    assert not lost, f"{len(lost)} of {count} requests were lost: {lost[0]}"
-    rows = await steps.taken()
-    rows = rows[(steps.column(rows, "decode") == 1) & (steps.column(rows, "requests") == count)]
-    assert len(rows), f"never were all {count} requests in a step: raise the tokens"
+    rows, answers = await whole_batch(url, steps, bodies)
     layers = rows.shape[1] - len(steps.tap.heard.columns)
     seconds = statistics.median(steps.column(rows, "seconds"))
     given = float(steps.column(rows, "new_tokens").sum() / steps.column(rows, "requests").sum())

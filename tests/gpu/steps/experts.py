@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.e2e import calls
 from tests.gpu.context import Context
-from tests.gpu.listening import Steps, steps_of
+from tests.gpu.listening import Steps, steps_of, whole_batch
 from tests.gpu.model import scaled_up
 
 PROMPT = 16
@@ -51,13 +51,8 @@ async def cell(
     tokens = context.size(96, 12)
     prompts = [calls.prompt(f"experts-{batch}-{n % different}", PROMPT) for n in range(batch)]
     bodies = [calls.greedy(prompt, tokens, stream=False) for prompt in prompts]
-    steps.clear()
-    answers = await calls.all_of(url, bodies, batch)
-    lost = [answer.error for answer in answers if answer.error]
-    assert not lost, f"{len(lost)} of {batch} requests were lost: {lost[0]}"
-    rows = await steps.taken()
-    whole = (steps.column(rows, "decode") == 1) & (steps.column(rows, "requests") == batch)
-    rows = rows[whole & (steps.distinct(rows) > 0)]
+    rows, _ = await whole_batch(url, steps, bodies)
+    rows = rows[steps.distinct(rows) > 0]
     assert len(rows), f"no step of all {batch} requests has its experts"
     layers = rows.shape[1] - len(steps.tap.heard.columns)
     return {

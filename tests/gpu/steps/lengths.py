@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.e2e import calls
 from tests.gpu.context import Context
-from tests.gpu.listening import Steps, steps_of
+from tests.gpu.listening import Steps, steps_of, whole_batch
 from tests.gpu.model import scaled_up
 from toolkit.bench.stats import paired_ratio
 
@@ -66,13 +66,7 @@ async def played(
         calls.greedy(calls.prompt(f"{mean}-{number}-{kind}-{n}", length), tokens, stream=False)
         for n, length in enumerate(lengths)
     ]
-    steps.clear()
-    answers = await calls.all_of(url, bodies, count)
-    lost = [answer.error for answer in answers if answer.error]
-    assert not lost, f"{len(lost)} of {count} requests were lost: {lost[0]}"
-    rows = await steps.taken()
-    rows = rows[(steps.column(rows, "decode") == 1) & (steps.column(rows, "requests") == count)]
-    assert len(rows), f"{kind}: never were all {count} requests in a step: raise the tokens"
+    rows, _ = await whole_batch(url, steps, bodies)
     return (
         statistics.median(steps.column(rows, "seconds")),
         float(steps.column(rows, "kv_tokens").mean()),
