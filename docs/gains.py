@@ -97,6 +97,7 @@ GAINS = (
         CPU,
         "gains.md#long-prompts",
         "early_choice",
+        "early_choice --record",
     ),
     Gain(
         "Late dispatch with the pool, 32 in flight",
