@@ -159,8 +159,9 @@ class BrHPolicy(BalanceRoute):
 
         gamma = self.gamma
         if gamma is None:
-            # exp's last bit is the CPU's; so is that of a power.
-            gamma = min(GAMMA, round(math.exp(-self.inflight.turnover(len(ranks.load))), 12))
+            paces = ranks.paces or [1.0]
+            ends = self.inflight.turnover(len(ranks.load)) * sum(paces) / len(paces)
+            gamma = min(GAMMA, round(math.exp(-ends), 12))  # exp's last bit is the CPU's
         discounts = np.full(self.horizon + 1, gamma)
         discounts[0] = 1.0
         return np.cumprod(discounts, out=discounts)

@@ -13,7 +13,7 @@ from tests.unit.policies.brute_force import after, imbalance, optimum
 from tests.unit.policies.pools import fleets, pools, rank
 from toolkit.policies import RequestView, make_policy
 from toolkit.policies.br0 import Br0Policy
-from toolkit.policies.brh import BrHPolicy, MarginAhead
+from toolkit.policies.brh import GAMMA, BrHPolicy, MarginAhead
 from toolkit.policies.predictors import Oracle
 from toolkit.policies.support.inflight_lengths import InflightLengths
 from toolkit.policies.support.readings import read_ranks
@@ -199,3 +199,19 @@ def test_knobs_in_the_name() -> None:
 def test_wrong_knobs_in_the_name_say_how_to_mend_them(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make_policy(f"brh@{text}", side="decode")
+
+
+def test_where_drafts_are_accepted_requests_end_so_many_times_as_soon() -> None:
+    inflight = in_flight(*((f"w{g}", 900, 400, 1) for g in range(8)))
+    for number in range(200):  # answers of 20 tokens
+        rid = f"e{number}"
+        inflight.sent(rid, ("w0", 0), RequestView(prompt_tokens=9, max_new_tokens=400))
+        inflight.counted(rid, 20)
+        inflight.ended(rid)
+    policy = BrHPolicy(inflight=inflight)
+    ranks = read_ranks([rank(g, 500) for g in range(2)])
+    ranks.paces[:] = [1.0, 1.0]
+    once = policy._discounts(ranks)[1]
+    ranks.paces[:] = [2.0, 3.0]
+    assert 0 < once < GAMMA
+    assert policy._discounts(ranks)[1] == pytest.approx(once**2.5)

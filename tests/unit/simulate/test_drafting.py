@@ -194,3 +194,18 @@ def test_costs_say_whether_they_were_measured_with_a_draft(tmp_path: Path) -> No
     assert DraftCosts.of(steps, None, None) == DraftCosts(1.5, None, True)
     assert DraftCosts.of(steps, 2.0, None) == DraftCosts(2.0, None, True)
     assert DraftCosts.of(COST, None, 0.1) == DraftCosts(None, 0.1, False)
+
+
+def test_what_policies_think_an_answer_has_is_what_it_has() -> None:
+    """Nobody hears a simulated token: they are counted by the steps of its rank."""
+    request = Request(0, 0.0, 100, 400)
+    made = fleet({"loop": "plain"}, {"decode_policy": "brh@learned"})
+    simulation = Simulation(with_draft(made, 2.5), STEP, [request])
+    simulation.run(until=1.0)
+    followed, loop = simulation.router.followed, simulation.groups[0]
+    known = simulation.router.decode_policy.inflight
+    assert followed is not None and known is not None
+    followed.catch_up()
+    said = loop.said(request)
+    assert 200 < said < request.output, "2.5 tokens each 10 ms"
+    assert abs(known.tokens(simulation.ranks[0].key) - request.prompt - said) <= 2

@@ -72,8 +72,9 @@ class InflightLengths:
         return float(self.projections([key], 0)[0, 0])
 
     def turnover(self, ranks: int) -> float:
-        """Requests that end per rank and step, on average: those on a rank divided by the tokens of
-        a mean answer. 0 before any has ended."""
+        """Requests that end per rank and token that each gets, on average: those on a rank divided
+        by the tokens of a mean answer. 0 before any has ended. A step is such a token, or several
+        where drafts are accepted."""
         return len(self._who) / (ranks * self._answer) if ranks and self._answer else 0.0
 
     def sent(self, rid: str, key: Key, request: RequestView, generated: int = 0) -> None:
