@@ -41,9 +41,9 @@ class Arithmetic:
         self._fleet, self._layers = candidate.fleet, _layers(candidate)
         self._alone, self._cost = cost, drafted(cost, self._fleet.drafting)
         drafting = self._fleet.drafting
+        self._of_a_token = self._experts = experts
         if experts is not None and drafting is not None:
-            experts = experts.verified(drafting.verified)
-        self._experts = experts
+            self._experts = experts.verified(drafting.verified)
         decode = self._fleet.decode
         self._group = decode.dp if decode.dp_attention else 1
         ranks = self._fleet.decode_ranks
@@ -79,17 +79,17 @@ class Arithmetic:
 
         count = np.full(self._group, self._batch)
         held = np.full(self._group, round(self._kv_mean if kv_tokens is None else kv_tokens))
-        mixed = self._mixed() if distinct is None else distinct
+        mixed = self._mixed(self._experts) if distinct is None else distinct
         tall = np.full(self._group, round(longest)) if longest else None
         return self._cost.decode_s(count, held, mixed, tall)
 
-    def _mixed(self) -> float:
+    def _mixed(self, experts: SimulatedExperts | None) -> float:
         """Expected distinct experts of a step of requests that have nothing in common."""
         import numpy as np
 
-        if self._experts is None:
+        if experts is None:
             return 0.0
-        absent = np.exp(self._experts.absent).mean(axis=0)
+        absent = np.exp(experts.absent).mean(axis=0)
         return float((1 - absent ** (self._batch * self._group)).sum())
 
     def _alike(self) -> float:
@@ -117,7 +117,7 @@ class Arithmetic:
 
     def _locality(self) -> str:
         assert self._experts is not None
-        mixed, alike, layers = self._mixed(), self._alike(), self._experts.layers
+        mixed, alike, layers = self._mixed(self._experts), self._alike(), self._experts.layers
         now = self._step()
         less = now - self._step(distinct=(1 - FEWER) * mixed)
         return (
@@ -156,23 +156,19 @@ class Arithmetic:
         if drafting is None or drafting.share is None:
             return ""
         step = self._step()
-        ratio = step / self._without_s(drafting.verified)
+        ratio = step / self._without_s()
         return (
             f"a step of {self._batch * self._group} requests that verifies {drafting.verified} "
             f"tokens of each takes {_ms(step)}, {ratio:.2f} times one without a draft, and gives "
             f"each {drafting.accepted:.2f} tokens"
         )
 
-    def _without_s(self, verified: int) -> float:
+    def _without_s(self) -> float:
         """A step of the mean batch without its draft."""
         import numpy as np
 
-        distinct = 0.0
-        if self._experts is not None:
-            absent = np.exp(self._experts.absent / verified).mean(axis=0)
-            distinct = float((1 - absent ** (self._batch * self._group)).sum())
-        count = np.full(self._group, self._batch)
-        return self._alone.decode_s(count, np.full(self._group, round(self._kv_mean)), distinct)
+        count, held = np.full(self._group, self._batch), np.full(self._group, round(self._kv_mean))
+        return self._alone.decode_s(count, held, self._mixed(self._of_a_token))
 
 
 def _layers(candidate: Candidate) -> int:

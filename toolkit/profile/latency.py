@@ -126,6 +126,7 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
     fresh = np.stack([one, at["new_tokens"], at["new_tokens"] * at["kv_tokens"]], axis=1)
     names = ("1", "requests", "kv tokens")
     qoe, published = fit_qoe(loads)
+    accepted = _accepted(at["requests"][decode], at["new_tokens"][decode])
     return Latency(
         qoe=qoe,
         qoe_published=published,
@@ -134,8 +135,13 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
         prefill=fit(
             ("1", "new tokens", "new tokens x kv tokens"), fresh[~decode], at["seconds"][~decode]
         ),
-        accepted=_accepted(at["requests"][decode], at["new_tokens"][decode]),
+        accepted=accepted,
         note="distinct experts are summed over MoE layers; decode steps of every worker together"
+        + (
+            f"; with a draft, of which a step gave a request {accepted:.2f} tokens"
+            if accepted
+            else ""
+        )
         + _negative(published),
     )
 

@@ -64,6 +64,11 @@ def drafting_of(deployment: Deployment, costs: DraftCosts) -> Drafting | None:
             f"tokens (speculative.steps is {draft.steps})"
         )
     share = costs.share
+    if costs.measured and share is not None:
+        raise SimulateError(
+            "--draft-share: these costs are of steps with a draft already, its passes are in them: "
+            "leave it out"
+        )
     if share is None and not costs.measured:
         share = _one_layer(deployment)
     return Drafting(

@@ -32,6 +32,9 @@ def test_tokens_that_a_draft_gives_a_step_are_part_of_what_was_measured() -> Non
     )
     steps[::10, 0] = 0  # a prompt of many tokens is no step of a draft
     steps[::10, 3] = 900
-    assert fit_steps(steps, COLUMNS, np.zeros((0, 5))).accepted == pytest.approx(2.5)
+    latency = fit_steps(steps, COLUMNS, np.zeros((0, 5)))
+    assert latency.accepted == pytest.approx(2.5)
+    assert "a step gave a request 2.50 tokens" in latency.note
     steps[:, 3] = steps[:, 2]
-    assert fit_steps(steps, COLUMNS, np.zeros((0, 5))).accepted is None
+    latency = fit_steps(steps, COLUMNS, np.zeros((0, 5)))
+    assert latency.accepted is None and "draft" not in latency.note

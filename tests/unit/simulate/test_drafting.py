@@ -157,6 +157,11 @@ BARE: dict[str, Any] = {"name": "x", "device": "cpu", "decode": {"max_running": 
     [
         ({"speculative": {"steps": 1}}, DraftCosts(), "say it with --accepted"),
         ({"speculative": {"steps": 1}}, DraftCosts(2.5), "gives a request 1 to 2 tokens"),
+        (
+            {"speculative": "embedded"},
+            DraftCosts(2.0, 0.1, measured=True),
+            "--draft-share: these costs are of steps with a draft already",
+        ),
         ({}, DraftCosts(2.0, measured=True), "measured with a draft and the deployment has none"),
         (
             {"decode": BARE["decode"] | {"args": {"speculative_algorithm": "EAGLE"}}},
@@ -166,7 +171,7 @@ BARE: dict[str, Any] = {"name": "x", "device": "cpu", "decode": {"max_running": 
         (
             {"speculative": "/no/draft", "model": "/no/model", "device": "cuda"},
             DraftCosts(2.0),
-            "say it with --draft-share|Say it with --draft-share",
+            "Say it with --draft-share",
         ),
     ],
 )
