@@ -137,11 +137,7 @@ def fit_steps(steps: np.ndarray, columns: tuple[str, ...], loads: np.ndarray) ->
         ),
         accepted=accepted,
         note="distinct experts are summed over MoE layers; decode steps of every worker together"
-        + (
-            f"; with a draft, of which a step gave a request {accepted:.2f} tokens"
-            if accepted
-            else ""
-        )
+        + _drafted(accepted)
         + _negative(published),
     )
 
@@ -150,6 +146,10 @@ def _accepted(requests: np.ndarray, new_tokens: np.ndarray) -> float | None:
     """Tokens that a step gave a request; None where there was no draft, or it was never right."""
     wanted, given = float(requests.sum()), float(new_tokens.sum())
     return given / wanted if given > wanted > 0 else None
+
+
+def _drafted(accepted: float | None) -> str:
+    return "" if accepted is None else f"; with a draft a step gave a request {accepted:.2f} tokens"
 
 
 def fit_transfer(transfers: np.ndarray, backend: str) -> TransferFit | None:
