@@ -160,7 +160,7 @@ class BrHPolicy(BalanceRoute):
         gamma = self.gamma
         if gamma is None:
             paces = ranks.paces or [1.0]
-            ends = self.inflight.turnover(len(ranks.load)) * sum(paces) / len(paces)
+            ends = self.inflight.turnover(len(ranks.load)) * (sum(paces) / len(paces))
             gamma = min(GAMMA, round(math.exp(-ends), 12))  # exp's last bit is the CPU's
         discounts = np.full(self.horizon + 1, gamma)
         discounts[0] = 1.0
