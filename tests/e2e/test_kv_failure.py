@@ -30,13 +30,17 @@ IMPATIENT = {
     "MC_TCP_ADMISSION_TIMEOUT_MS": "500",
 }
 """Mooncake gives a peer up after a second or less."""
+NEVER = 0.0
+"""No scheduler counts as stuck. On a busy machine the one that runs for moments only makes no step
+in three of them, and would be ended and started again before a transfer failed."""
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """launch/cpu-demo.yaml, with a prefill worker that gives up early."""
     deployment = load_deployment(recipes_dir() / "cpu-demo.yaml")
-    deployment = deployment.model_copy(update={"env": IMPATIENT})
+    restart = deployment.restart.model_copy(update={"stuck_s": NEVER})
+    deployment = deployment.model_copy(update={"env": IMPATIENT, "restart": restart})
     with deployed(deployment, tmp_path_factory.mktemp("impatient")) as up:
         yield up
 
