@@ -2,7 +2,7 @@
 tests.standin.traced_router CONFIG.json`.
 
 At its end it writes the calls into the file `$ROUTER_TRACE`, a line each, in order:
-`toolkit/router/app.py:RouterApp.serve`. Only functions of `toolkit/` are in it. Meanwhile
+`toolkit/router/data_plane.py:DataPlane.serve`. Only functions of `toolkit/` are in it. Meanwhile
 `$ROUTER_TRACE.first` grows by a line when one is called for the first time.
 """
 

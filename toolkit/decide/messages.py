@@ -150,7 +150,8 @@ class MoveEnded(Struct, frozen=True):
     """What became of a `MoveOrder`; its place was used or given back.
 
     - `moved`: the stream goes on at `rank`, after `stall_s`, with `tokens` of KV
-    - `kept`: it stays where it was; `again`: it may be moved in the host's way of that number
+    - `kept`: it stays where it was, `reason` says why; `again`: it may be moved in the host's way
+      of that number
     - `ended`, `lost`: it came to its end first; its client got an error
     """
 
@@ -161,6 +162,7 @@ class MoveEnded(Struct, frozen=True):
     tokens: int = 0
     generated: int = 0
     again: int = 0
+    reason: str = ""
 
 
 class RequestEnded(Struct, frozen=True):
@@ -376,7 +378,8 @@ class Look(Struct, frozen=True):
 
 class MoveOrder(Struct, frozen=True):
     """Have the request go on on that rank, in the host's way of number `way` or a later one;
-    answer with `MoveEnded`. `reservation`: its place there. `ask`: of who asked, or 0."""
+    answer with `MoveEnded`. `reservation`: its place there. `ask`: of who asked, or 0. `room`: KV
+    tokens that are free there beside that place, infinite where nobody knows."""
 
     request: int
     rank: RankState
@@ -384,6 +387,7 @@ class MoveOrder(Struct, frozen=True):
     why: Why
     ask: int
     way: int
+    room: float
 
 
 class MoveKept(Struct, frozen=True):

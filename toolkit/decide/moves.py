@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.decide import messages as m
 from toolkit.decide.rebalancing import Rebalancing
-from toolkit.decide.targets import Targets
+from toolkit.decide.targets import Targets, room_of
 from toolkit.policies.stages.running import RunningRequest
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ class MoveDecider:
         self._asks: list[_Ask] = []
         self._seen: dict[int, m.SeenRequest] = {}
         self._emptied: dict[RankState, None] = {}
+        self._kept_as: dict[int, str] = {}
+        """Why requests could not be moved the last time."""
+        self.emptied: defaultdict[RankState, Counter[str]] = defaultdict(Counter)
+        """By source, how moves of ranks that are to be empty ended."""
         self._rests: dict[int, float] = {}
         self._pass_at: float | None = None
         """When the next pass is due."""
@@ -170,6 +174,8 @@ class MoveDecider:
         if message.again:
             self._go_on(move, message, now)
             return
+        if move.ask.why == "drain":
+            self.emptied[move.ask.source][message.how] += 1
         request, how = self._requests.get(message.request), message.how
         if how == "moved":
             rank = self._choosing.ranks.rank(message.rank) if message.rank else move.target
@@ -179,7 +185,7 @@ class MoveDecider:
                 if not move.place.over and move.place not in request.calls:
                     request.calls.append(move.place)
         else:
-            self._rest(move.ask, now)
+            self._rest(move.ask, message.reason, now)
         rebalancing = self.rebalancing
         if rebalancing is not None:
             if move.ask.why not in ("asked", "drain"):
@@ -196,6 +202,7 @@ class MoveDecider:
         """A request has ended. What became of its move the host may say later."""
         self._seen.pop(request, None)
         self._rests.pop(request, None)
+        self._kept_as.pop(request, None)
         if any(ask.request == request for ask in self._asks):
             self._begin_asked(now)
 
@@ -317,19 +324,35 @@ class MoveDecider:
         generated = self._seen[ask.request].generated
         place = self._choosing.reserve(target, view, now, streams=True, generated=generated)
         self.under_way[ask.request] = _UnderWay(ask, target, view.prompt_tokens, now, place)
-        self.orders.append(m.MoveOrder(ask.request, target, place, ask.why, ask.number, way))
+        room = room_of(target, now)
+        self.orders.append(m.MoveOrder(ask.request, target, place, ask.why, ask.number, way, room))
 
     def _kept(self, ask: _Ask, reason: str, now: float) -> None:
-        self._rest(ask, now)
+        self._rest(ask, reason, now)
         ended = ask.request not in self._requests
         self.orders.append(m.MoveKept(ask.request, ask.number, ask.why, reason, ended))
 
-    def _rest(self, ask: _Ask, now: float) -> None:
+    def _rest(self, ask: _Ask, reason: str, now: float) -> None:
         """It is left alone for a while; but whoever asks for it is heard."""
+        if ask.request in self._requests:
+            self._kept_as[ask.request] = reason
         if ask.why != "asked" and ask.request in self._requests:
             self._rests[ask.request] = now + (EMPTY_AGAIN_S if ask.why == "drain" else AGAIN_S)
 
     # ---- what is known of a request ----
+
+    def leaving(self, rank: RankState) -> int:
+        """Moves away from the rank that are under way."""
+        return self._count(rank, leaving=True)
+
+    def stays(self, rank: RankState) -> Counter[str]:
+        """Why the requests that are on the rank are still there."""
+        reasons: Counter[str] = Counter()
+        for number, request in self._requests.items():
+            if any(not call.over and call.rank is rank for call in request.calls):
+                seen, kept = self._seen.get(number), self._kept_as.get(number)
+                reasons[(seen and seen.stays) or kept or "there was no time"] += 1
+        return reasons
 
     def _rank_of(self, number: int) -> RankState | None:
         request = self._requests.get(number)

@@ -9,15 +9,15 @@ from aiohttp import web
 from toolkit.decide.messages import Expected
 from toolkit.policies import check_policy
 from toolkit.router import drains, identity, migrate, return_reports
+from toolkit.router.asks import ClearFigures, Figures, added, ask_all
 from toolkit.router.errors import ApiError
 from toolkit.router.own_answers import as_json, refusal, told
 from toolkit.settings.router.choosing import MOVES_BY
 from toolkit.settings.router.config import why_not
 
 if TYPE_CHECKING:
-    from toolkit.router.admission import Admission
-    from toolkit.router.dispatch import Dispatcher
-    from toolkit.router.drains import Drains
+    from toolkit.router.asks import RequestFigures
+    from toolkit.router.control_plane import ControlPlane
     from toolkit.router.guard import Guard
 
 SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "moves")
@@ -27,13 +27,9 @@ SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "mov
 class AdminOrders:
     """The endpoints under /admin."""
 
-    def __init__(
-        self, guard: Guard, dispatcher: Dispatcher, admission: Admission, drains: Drains
-    ) -> None:
+    def __init__(self, guard: Guard, control: ControlPlane) -> None:
         self._guard = guard
-        self._dispatcher = dispatcher
-        self._admission = admission
-        self._drains = drains
+        self._control = control
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/admin/policy", self.policy)
@@ -51,40 +47,43 @@ class AdminOrders:
         body = await told(request)
         if not isinstance(body, dict) or not set(body) <= set(SWITCHES):
             return refusal(400, f"the body must be an object of some of {', '.join(SWITCHES)}")
-        dispatcher = self._dispatcher
-        first_token = body.get("first_token", dispatcher.serving.first_token)
+        control, policies, switches = (
+            self._control, self._control.policies, self._control.switches,
+        )  # fmt: skip
+        first_token = body.get("first_token", switches.first_token)
         if first_token not in ("prefill", "decode"):
             return refusal(400, "first_token must be 'prefill' or 'decode'")
-        early = body.get("early_choice", dispatcher.serving.early_choice)
+        early = body.get("early_choice", switches.early_choice)
         if not isinstance(early, bool):
             return refusal(400, "early_choice must be true or false")
-        dispatch = body.get("dispatch", dispatcher.dispatch)
+        dispatch = body.get("dispatch", policies.dispatch)
         if dispatch not in ("late", "concurrent"):
             return refusal(400, "dispatch must be 'late' or 'concurrent'")
-        moves = body.get("moves", dispatcher.moves.kind)
+        moves = body.get("moves", switches.moves)
         if moves not in MOVES_BY:
             return refusal(400, f"moves must be one of {', '.join(MOVES_BY)}")
         try:
             for side in ("prefill", "decode"):
-                check_policy(str(body.get(side, dispatcher.policies[side].name)), side)
+                check_policy(str(body.get(side, policies.names[side])), side)
         except ValueError as error:
             return refusal(400, str(error))
-        decode = str(body.get("decode", dispatcher.policies["decode"].name))
-        wrong = why_not(decode, self._dispatcher.config, dispatch)
+        decode = str(body.get("decode", policies.names["decode"]))
+        wrong = why_not(decode, control.config, dispatch)
         if wrong is not None:
             return refusal(400, wrong)
         for side in ("prefill", "decode"):
             if side in body:
-                dispatcher.set_policy(side, body[side])
-        dispatcher.switch(dispatch, first_token, early)
-        dispatcher.moves.use(moves)
+                policies.use(side, body[side])
+        policies.use_dispatch(dispatch)
+        switches.first_token, switches.early_choice = first_token, early
+        switches.moves = moves
         # They then describe one setting.
-        dispatcher.metrics.clear_rings()
-        if dispatcher.balance is not None:
-            dispatcher.balance.clear()
-        names = {s: p.name for s, p in dispatcher.policies.items()}
+        await ask_all(control.planes, ClearFigures())
+        control.metrics.clear_rings()
+        if policies.balance is not None:
+            policies.balance.clear()
         told_back = {"first_token": first_token, "early_choice": early, "moves": moves}
-        return as_json({**names, "dispatch": dispatch, **told_back})
+        return as_json({**policies.names, "dispatch": dispatch, **told_back})
 
     async def refit(self, request: web.Request) -> web.Response:
         """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""
@@ -98,7 +97,7 @@ class AdminOrders:
         force = body.get("force", False)
         if not isinstance(force, bool):
             return refusal(400, "force must be true or false")
-        locality = self._dispatcher.locality
+        locality = self._control.locality
         if locality is None:
             return refusal(
                 409,
@@ -124,8 +123,8 @@ class AdminOrders:
         if wrong is not None:
             return refusal(409, wrong)
         try:
-            order = migrate.read(await told(request), self._dispatcher.known_workers)
-            return as_json(await migrate.migrate(self._dispatcher.moves, order))
+            order = migrate.read(await told(request), self._control.known_workers)
+            return as_json(await migrate.migrate(self._control.planes, order))
         except ApiError as error:
             return refusal(error.status, error.message)
 
@@ -140,7 +139,7 @@ class AdminOrders:
         reports = return_reports.read(await told(request))
         if isinstance(reports, str):
             return refusal(400, reports)
-        known_workers = self._dispatcher.known_workers
+        known_workers = self._control.known_workers
         names = {worker.name for worker in known_workers.workers}
         for name, each in reports.items():
             if name in names:
@@ -167,15 +166,16 @@ class AdminOrders:
         on = body.get("on", True)
         if not isinstance(on, bool):
             return refusal(400, "on must be true or false")
-        if not on and self._admission.ending:
+        control = self._control
+        if not on and control.draining.ending:
             return refusal(409, "the router is ending")
-        admission = self._admission
-        admission.draining = on
-        return as_json({"draining": on, "running": admission.running, "queued": admission.queued})
+        control.draining.on = on
+        figures: RequestFigures = added(await ask_all(control.planes, Figures()))
+        return as_json({"draining": on, "running": figures.running, "queued": figures.queued})
 
     async def _drain_worker(self, body: Any) -> web.Response:
-        limit_s = self._dispatcher.config.drain_timeout_s
+        limit_s = self._control.config.drain_timeout_s
         try:
-            return as_json(await self._drains.run(body, limit_s))
+            return as_json(await self._control.drains.run(body, limit_s))
         except ApiError as error:
             return refusal(error.status, error.message)

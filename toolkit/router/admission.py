@@ -12,6 +12,7 @@ import asyncio
 from types import TracebackType
 
 from toolkit.decide.slots import Queued, Slots
+from toolkit.router.draining import Draining
 from toolkit.router.errors import ApiError
 
 RETRY_AFTER_S = 1
@@ -23,12 +24,10 @@ class Admission:
     all times. So do best-effort ones together: of those who are too many they are turned away
     first."""
 
-    def __init__(self, max_inflight: int, max_queue: int) -> None:
+    def __init__(self, max_inflight: int, max_queue: int, draining: Draining | None = None) -> None:
         self.max_inflight = max_inflight
         self.max_queue = max_queue
-        self.draining = False
-        self.ending = False
-        """It drains for good."""
+        self.draining = draining or Draining()
         self.all = max_inflight + max_queue
         self.places = self.all
         """Those that are free."""
@@ -58,7 +57,7 @@ class Admission:
         Raises:
             ApiError: 429 when the queue is full, 503 while draining; both with Retry-After.
         """
-        if self.draining:
+        if self.draining.on:
             raise ApiError(503, "The router is draining; try another one.", retry_after=5)
         many = count > 1 and self.batched + count > self.widest
         behind = best_effort and self.best_effort + count > self.widest

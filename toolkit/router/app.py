@@ -1,426 +1,71 @@
-"""The front: aiohttp takes requests, checks keys and limits, and hands them to the dispatcher."""
+"""A router of one process: its control plane and its data plane, behind one HTTP application."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import traceback
-from collections.abc import Awaitable, Callable
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
 from aiohttp import web
 
-from toolkit.contract.headers import CAPTURE, CLASS, LABEL, REQUEST_ID, ROUTING_KEY, TO_WORKER
-from toolkit.keys import KeysError
-from toolkit.router import bodies, budget, identity, kept_answers, request_id
-from toolkit.router.admin import AdminOrders
-from toolkit.router.admission import Admission, AdmissionEntry
-from toolkit.router.attempt.upstream_calls import Answer
-from toolkit.router.budget import Budget, Charge
-from toolkit.router.client import ClientStream
-from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
-from toolkit.router.connections import Connection
-from toolkit.router.cross_origin import CrossOrigin
+from toolkit.router import kept_answers
+from toolkit.router.control_plane import ControlPlane
+from toolkit.router.data_plane import DataPlane
 from toolkit.router.dispatch import Dispatcher
-from toolkit.router.drains import Drains
-from toolkit.router.errors import ApiError
-from toolkit.router.events import Watcher
-from toolkit.router.grammars import closing
-from toolkit.router.guard import CALLER, Guard
-from toolkit.router.known_requests import KnownRequest, KnownRequests
-from toolkit.router.known_workers import KnownWorkers
-from toolkit.router.merge import SubStream, completion_tokens, merge_answers, stream_usage
+from toolkit.router.entry import Entry
+from toolkit.router.guard import Guard, guard_of
 from toolkit.router.metrics import Metrics
-from toolkit.router.neighbours import neighbours
-from toolkit.router.parsing import Parser
-from toolkit.router.policy_figures import PolicyCollector
-from toolkit.router.quiet import where
+from toolkit.router.moves import Moves
 from toolkit.router.recording import Recording
-from toolkit.router.recording import RecordingEntry as Recorded
-from toolkit.router.relay import Relay
-from toolkit.router.request import PATHS, WHOLE, Job
-from toolkit.router.request_orders import ABORTED, RequestOrders
-from toolkit.router.silence import give_up_silent
-from toolkit.router.stage_figures import RebalanceCollector, StageCollector
-from toolkit.router.unserved import answered, shape, unserved
-from toolkit.router.validate import models
-from toolkit.router.views import MetricsPage, Overview, RouterHealth
-from toolkit.settings.router.config import ConfigError, RouterConfig
 
 if TYPE_CHECKING:
-    from toolkit.router.eldr.locality import Locality
     from toolkit.router.parse_server import Started
-
-log = logging.getLogger("toolkit.router")
-
-DONE = b"data: [DONE]\n\n"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+    from toolkit.settings.router.config import RouterConfig
 
 
 class RouterApp:
-    """Everything of one router process; `app()` is its HTTP face."""
+    """Everything of one router process; `app()` is its HTTP face.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
 
     def __init__(self, config: RouterConfig, parsers: Started | None = None) -> None:
         self.config = config
         self.metrics = Metrics()
-        self.known_workers = KnownWorkers(config, config.secret(config.worker_api_key_env))
-        self.known_workers.listen(self.metrics)
-        self.locality = load_locality(config, self.known_workers)
-        self.metrics.export(StepCollector(self.known_workers))
-        self.metrics.export(StuckCollector(self.known_workers))
-        if self.locality is not None:
-            self.metrics.export(LocalityCollector(self.locality))
-        self.dispatcher = Dispatcher(config, self.known_workers, self.metrics, self.locality)
-        self.drains = Drains(self.known_workers, self.dispatcher.moves)
-        self.metrics.export(PolicyCollector(self.dispatcher.decider, self.dispatcher.balance))
-        stages = self.dispatcher.decider.choosing.stages
-        if stages is not None:
-            self.metrics.export(StageCollector(stages))
-        rebalancing = self.dispatcher.decider.moves.rebalancing
-        if rebalancing is not None:
-            self.metrics.export(RebalanceCollector(rebalancing))
-        self.admission = Admission(config.max_inflight, config.max_queue)
-        self.budget = Budget(config.max_body_total_mib * budget.MIB)
-        self.parser = Parser(config.parse_cpu_ms / 1000, parsers)
+        planes: list[DataPlane] = []
+        self.control = control = ControlPlane(config, self.metrics, planes)
+        known_workers, switches = control.known_workers, control.switches
+        channel = known_workers.channel
+        moves = Moves(known_workers, channel, self.metrics, config, switches)
+        known_workers.listen(moves)
+        dispatcher = Dispatcher(
+            config, known_workers, channel, self.metrics, control.prefills, moves, switches
+        )
         self.recording = Recording(config.record) if config.record else None
-        self.cross_origin = CrossOrigin(config.cors)
-        self.known_requests = KnownRequests()
-        models.prepare(config.allow)
-        self.jobs: dict[tuple[str, str], set[asyncio.Task[Any]]] = {}
-        """By the name of the client's key and its own rid."""
-        try:
-            self.guard = Guard(config)
-        except KeysError as error:
-            raise ConfigError(str(error)) from error
-        if config.classes is not None and (strange := config.classes.named - self.guard.names):
-            raise ConfigError(f"classes: no client key is called {', '.join(sorted(strange))}")
-        self._watchers: list[asyncio.Task[None]] = []
+        self.data = DataPlane(
+            config, known_workers, dispatcher, self.metrics, control.draining, self.recording,
+            parsers,
+        )  # fmt: skip
+        planes.append(self.data)
+        self.guard: Guard = guard_of(config)
+        self._entry = Entry(config, self.guard, self.data.budget)
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard])
-        for path in PATHS:
-            app.router.add_post(path, self.serve, expect_handler=bodies.expect)
-        for views in (
-            RouterHealth(self.known_workers, self.admission),
-            Overview(self.guard, self.dispatcher, self.admission, self.budget),
-            MetricsPage(self.metrics, self.known_workers, self.admission),
-            RequestOrders(self.guard, self.known_requests, self.jobs),
-            AdminOrders(self.guard, self.dispatcher, self.admission, self.drains),
-        ):
-            views.add_routes(app)
-        kept_answers.add_routes(app)
-        for mark in (identity.mark, request_id.mark, self.cross_origin.mark, shape):
-            mark(app)
+        endpoints = [*self.control.endpoints(self.guard), kept_answers.KeptAnswers()]
+        app = self._entry.app(endpoints, self.data.serve)
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app
 
-    async def _start(self, _: web.Application) -> None:
-        if self.locality is not None:
-            self.locality.start()
-        for worker in self.known_workers.workers:
-            task = asyncio.create_task(Watcher(worker, self.known_workers, self.config).run())
-            self._watchers.append(task)
-        answering = [each for each in self.known_workers.workers if each.config.role != "prefill"]
-        ranks = [rank.silence for worker in answering for rank in worker.ranks]
-        self._watchers.append(asyncio.create_task(give_up_silent(ranks, self.config)))
-
-    async def _stop(self, _: web.Application) -> None:
-        for task in self._watchers:
-            task.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
-        await self.parser.stop()
-        if self.locality is not None:
-            await self.locality.stop()
-        if self.recording is not None:
-            self.recording.close()
-        self.dispatcher.record.close()
-
     async def drain(self) -> None:
         """Refuse new requests for good and wait, bounded, for those that run."""
-        self.admission.draining = self.admission.ending = True
-        deadline = monotonic() + self.config.drain_timeout_s
-        while self.admission.busy and monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        await self.data.drain()
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        request_id.enter(request)
-        if not self.guard.at_admin_port(request):
-            asked = self.cross_origin.enter(request)
-            if asked is not None:
-                return asked
-        refused = self.guard.refuse(request)
-        if refused is None:
-            refused = await unserved(request)
-        if refused is not None:
-            return _closing(refused, request)
-        if request[CALLER].known and isinstance(request.protocol, Connection):
-            request.protocol.welcome()
-        if request.path in PATHS:
-            return await handler(request)
-        return await self._read_small(request, handler)
+    async def _start(self, _: web.Application) -> None:
+        self.control.start()
+        self.data.start()
 
-    async def _read_small(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Bodies of all endpoints but generation: small, and within the same bounds of time."""
-        try:
-            bodies.refuse(request, self.config, bodies.ORDER)
-            if request.can_read_body:
-                with self.budget.open() as charge:
-                    chunks = await bodies.read(request, self.config, charge, bodies.ORDER)
-                request._read_bytes = b"".join(chunks)  # what `request.read()` gives
-        except ApiError as error:
-            return _closing(answered(error, request.path), request)
-        return await handler(request)
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Everything that runs on workers."""
-        endpoint = PATHS[request.path]
-        client = ClientStream(request)
-        known = self.known_requests.begin(request[request_id.KEY], endpoint, request[CALLER].name)
-        status = 500
-        try:
-            response = await self._serve(request, client, known)
-            status = response.status
-            return response
-        except ApiError as error:
-            status = error.status
-            return _closing(await self._refuse(error, endpoint, client), request)
-        except asyncio.CancelledError as cancelled:
-            status = 499
-            if cancelled.args == (ABORTED,):
-                return await self._refuse(_aborted(), endpoint, client)
-            self.metrics.disconnects.inc()
-            raise
-        except ConnectionError:  # the client went away while we wrote to it
-            status = 499
-            return web.Response(status=499)
-        except web.HTTPException as error:
-            status = error.status
-            raise
-        except Exception as error:
-            # The text of an unexpected exception may hold a prompt: log where, not what.
-            name = known.request_id
-            log.error("request %s: unexpected error in %s: %s", name, endpoint, where(error))
-            if self.config.debug:
-                log.error("".join(traceback.format_tb(error.__traceback__)))
-            internal = ApiError(500, "Internal error of the router.", "InternalServerError")
-            return await self._refuse(internal, endpoint, client)
-        finally:
-            client.close()
-            self.known_requests.end(known, status)
-            self.metrics.requests.labels(endpoint, str(status)).inc()
-
-    async def _refuse(
-        self, error: ApiError, endpoint: str, client: ClientStream
-    ) -> web.StreamResponse:
-        if client.started or error.from_stream:
-            return await client.finish(error.event(endpoint) + closing(endpoint))
-        return web.Response(
-            status=error.status,
-            body=error.body(endpoint),
-            content_type="application/json",
-            headers=error.headers(),
-        )
-
-    async def _serve(
-        self, request: web.Request, client: ClientStream, known: KnownRequest
-    ) -> web.StreamResponse:
-        if self.config.disaggregated and PATHS[request.path] in WHOLE:
-            raise _apart(request.path)
-        limit = self.config.max_body_mib * budget.MIB
-        bodies.refuse(request, self.config, limit)
-        self.admission.check()  # before anything of the body is read
-        with self.budget.open() as charge:
-            chunks = await bodies.read(request, self.config, charge, limit)
-            return await self._parsed(request, client, known, chunks, charge)
-
-    async def _parsed(
-        self,
-        request: web.Request,
-        client: ClientStream,
-        known: KnownRequest,
-        chunks: list[bytes],
-        charge: Charge,
-    ) -> web.StreamResponse:
-        arrived, caller = monotonic(), request[CALLER].name
-        job = await self.parser.parse(
-            request.path,
-            chunks,
-            charge,
-            client=caller or neighbours(request.remote or ""),
-            wanted=self.dispatcher.wanted,
-            headers=_forwarded(request),
-            request_id=known.request_id,
-            limit=min(self.config.max_parts, self.admission.widest),
-            vocabulary=self.known_workers.vocabulary(),
-            release=self.known_workers.release(),
-            allow=self.config.allow,
-            capture=request.headers.get(CAPTURE) == "1",
-            label=request.headers.get(LABEL),
-            routing_key=request.headers.get(ROUTING_KEY),
-            now=arrived,
-            classes=self.config.classes,
-            said_class=request.headers.get(CLASS),
-            key=caller,
-        )
-        known.parsed(job)
-        view = job.sub_requests[0].view
-        self.metrics.classed(view.request_class)
-        with self.admission.enter(len(job.sub_requests), view.best_effort) as entry:
-            return await self._run_job(caller, job, client, arrived, entry, charge)
-
-    async def _run_job(
-        self,
-        caller: str,
-        job: Job,
-        client: ClientStream,
-        arrived: float,
-        entry: AdmissionEntry,
-        charge: Charge,
-    ) -> web.StreamResponse:
-        task = asyncio.current_task()
-        assert task is not None
-        mine = (caller, job.rid)
-        self.jobs.setdefault(mine, set()).add(task)
-        try:
-            async with asyncio.timeout(self.config.request_timeout_s):
-                if job.stream:
-                    return await self._stream(job, client, arrived, entry, charge)
-                return await self._collect(job, arrived, entry)
-        except TimeoutError as error:
-            limit = self.config.request_timeout_s
-            raise ApiError(504, f"The request took longer than {limit:g} s.") from error
-        finally:
-            tasks = self.jobs[mine]
-            tasks.discard(task)
-            if not tasks:
-                del self.jobs[mine]
-
-    async def _stream(
-        self, job: Job, client: ClientStream, arrived: float, entry: AdmissionEntry, charge: Charge
-    ) -> web.StreamResponse:
-        incremental = self.config.incremental_streaming
-        if not job.merged:
-            relay = Relay(job.sub_requests[0], client, incremental, charge)
-            await self._run_stream(job, 0, relay, client, arrived, entry)
-            return await client.finish()
-        parts = [SubStream(job, sub_request.index, client) for sub_request in job.sub_requests]
-        relays = [
-            Relay(sub_request, part, incremental, charge)
-            for sub_request, part in zip(job.sub_requests, parts, strict=True)
-        ]
-        await _all(
-            self._run_stream(job, index, relay, client, arrived, entry)
-            for index, relay in enumerate(relays)
-        )
-        return await client.finish(stream_usage(job, parts) + DONE)
-
-    async def _run_stream(
-        self,
-        job: Job,
-        index: int,
-        relay: Relay,
-        client: ClientStream,
-        arrived: float,
-        places: AdmissionEntry,
-    ) -> None:
-        entry = self._record(job, index, arrived)
-        try:
-            async with places.slot():
-                await self.dispatcher.run(job.sub_requests[index], relay, client, arrived)
-        except ApiError as error:
-            raise (error.as_generate_event() if job.endpoint == "generate" else error) from error
-        finally:
-            self.metrics.tokens.inc(relay.tokens)
-            if entry is not None and self.recording is not None:
-                counted = job.sub_requests[index].prompt_tokens
-                self.recording.end(entry, relay.tokens, counted)
-
-    async def _collect(self, job: Job, arrived: float, entry: AdmissionEntry) -> web.Response:
-        if not job.merged:
-            answer = await self._run(job, 0, arrived, entry)
-            return web.Response(
-                body=answer.body, content_type="application/json", headers=answer.headers
-            )
-        answers = await _all(
-            self._run(job, index, arrived, entry) for index in range(len(job.sub_requests))
-        )
-        merged = merge_answers(job, [orjson.loads(answer.body) for answer in answers])
-        return web.Response(body=orjson.dumps(merged), content_type="application/json")
-
-    async def _run(self, job: Job, index: int, arrived: float, places: AdmissionEntry) -> Answer:
-        entry, tokens = self._record(job, index, arrived), 0
-        try:
-            async with places.slot():
-                answer = await self.dispatcher.run(job.sub_requests[index], None, None, arrived)
-            assert answer is not None
-            if entry is not None:
-                tokens = completion_tokens(answer.body)
-            return answer
-        finally:
-            if entry is not None and self.recording is not None:
-                self.recording.end(entry, tokens, job.sub_requests[index].prompt_tokens)
-
-    def _record(self, job: Job, index: int, arrived: float) -> Recorded | None:
-        if self.recording is None:
-            return None
-        return self.recording.begin(job.sub_requests[index], arrived)
-
-
-def load_locality(config: RouterConfig, known_workers: KnownWorkers) -> Locality | None:
-    """ELDR's part of the router; without a profile nothing of it is imported (numpy is memory).
-
-    Raises:
-        ConfigError: the profile cannot be read or used.
-    """
-    if config.profile is None:
-        return None
-    from toolkit.router.eldr.locality import Locality
-
-    return Locality(config, known_workers)
-
-
-async def _all(runs: Any) -> list[Any]:
-    """All results in order; the first failure ends the others and is raised as it is."""
-    tasks = [asyncio.ensure_future(run) for run in runs]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _apart(path: str) -> ApiError:
-    return ApiError(
-        404,
-        f"{path} is not served here: these workers prefill and decode apart. A deployment of "
-        "`mode: plain` whose workers have a model for it (SGLang's is-embedding, say) serves it.",
-    )
-
-
-def _aborted() -> ApiError:
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()  # the answer is still to be written
-    return ApiError(499, "The request was aborted.", "RequestAborted")
-
-
-def _closing(response: web.StreamResponse, request: web.Request) -> web.StreamResponse:
-    """Of a body that was refused, what is still to come is not read as a request."""
-    if not request.content.is_eof():
-        response.force_close()
-        if isinstance(request.protocol, Connection):
-            request.protocol.refuse_body()
-    return response
-
-
-def _forwarded(request: web.Request) -> str:
-    """What workers get of a client's headers, and its request id."""
-    headers = request.headers
-    passed = {name: headers[name] for name in TO_WORKER if name in headers}
-    passed[REQUEST_ID] = request[request_id.KEY]
-    return "".join(f"{name}: {value}\r\n" for name, value in passed.items())
+    async def _stop(self, _: web.Application) -> None:
+        await self.data.stop()
+        await self.control.stop()
+        if self.recording is not None:
+            self.recording.close()

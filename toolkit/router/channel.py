@@ -12,12 +12,7 @@ from typing import Protocol
 from toolkit.decide import messages as m
 from toolkit.decide.decider import Decider
 from toolkit.decide.reservation import Reservation
-
-
-class TakesOrders(Protocol):
-    """A request of the router."""
-
-    def take(self, order: m.RequestOrder) -> None: ...
+from toolkit.router.decider_channel import Suspicion, TakesOrders
 
 
 class TakesVerdicts(Protocol):
@@ -75,6 +70,18 @@ class Channel:
     def leave(self, number: int) -> None:
         """The request takes no orders any more."""
         del self._requests[number]
+
+    @property
+    def quarantines(self) -> bool:
+        """Whether requests must come with a digest."""
+        return self.decider.quarantines
+
+    def suspicion(self, number: int) -> Suspicion:
+        """Of a request; none before it runs and when it is over."""
+        known = self.decider.attempts.requests.get(number)
+        if known is None:
+            return Suspicion()
+        return Suspicion(known.record.suspect, known.record.lingering)
 
     def send(self, message: m.Message, now: float | None = None) -> None:
         """Tell it, and carry out what follows. `now`: when it happened, if not just now."""

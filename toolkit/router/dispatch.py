@@ -12,105 +12,51 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from toolkit.decide import messages as m
-from toolkit.policies import make_policy
-from toolkit.policies.base import Needs, Policy, RequestView
+from toolkit.policies.base import RequestView
 from toolkit.router import resumable
 from toolkit.router.attempt.attempt import Attempt, Serving
-from toolkit.router.balance import Balance
-from toolkit.router.decisions import DecisionRecord
 from toolkit.router.errors import ApiError, Retry
-from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.moves import GoOn, Live, Moves
 from toolkit.router.one_token import is_one
 from toolkit.router.packed import segments
-from toolkit.router.request import NOTHING, SubRequest, Wanted
+from toolkit.router.request import SubRequest
 from toolkit.router.request_channel import RequestChannel
 from toolkit.router.stream_memory import FORGOTTEN
-from toolkit.router.worker_listener import WorkerListener
-from toolkit.settings.router.choosing import Dispatch, FirstTokenFrom
 from toolkit.settings.router.config import RouterConfig
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.upstream_calls import Answer
     from toolkit.router.client import ClientStream
-    from toolkit.router.eldr.locality import Locality
+    from toolkit.router.configured_workers import ConfiguredWorkers
+    from toolkit.router.decider_channel import DeciderChannel
+    from toolkit.router.prefills import PrefillWaits
     from toolkit.router.relay import Relay
+    from toolkit.router.switches import Switches
 
 log = logging.getLogger("toolkit.router")
 
 
-class Dispatcher(WorkerListener):
-    """Runs sub-requests to the end, with the policies that are set."""
+class Dispatcher:
+    """Runs sub-requests to the end."""
 
     def __init__(
         self,
         config: RouterConfig,
-        known_workers: KnownWorkers,
+        known_workers: ConfiguredWorkers,
+        channel: DeciderChannel,
         metrics: Metrics,
-        locality: Locality | None = None,
+        prefills: PrefillWaits,
+        moves: Moves,
+        switches: Switches,
     ) -> None:
         self.config = config
         self.known_workers = known_workers
+        self.channel = channel
         self.metrics = metrics
-        self.locality = locality
-        self.decider = known_workers.decider
-        self.serving = Serving(known_workers, metrics, locality, config.first_token)
-        self.wanted = NOTHING
-        self.balance = Balance(known_workers.side("decode")) if config.disaggregated else None
-        self.moves = Moves(known_workers, metrics, config)
-        if self.balance is not None:
-            known_workers.listen(self.balance)
-        known_workers.listen(self.moves)
-        known_workers.listen(self)
-        self.record = DecisionRecord(config)
-        self.set_policy("prefill", config.prefill_policy)
-        self.set_policy("decode", config.decode_policy)
-
-    @property
-    def policies(self) -> dict[str, Policy]:
-        """By side."""
-        return self.decider.choosing.policies
-
-    def set_policy(self, side: str, name: str) -> None:
-        """A fresh policy for `side`. ValueError names the known ones."""
-        seed, tau = self.config.seed, self.config.tau
-        policy = self.record.of(make_policy(name, seed, side, tau), side)
-        if side == "decode" and self.locality is not None:
-            self.locality.attach(policy)
-        self.known_workers.channel.send(m.UsePolicy(side, policy))
-        needs = Needs()
-        for each in self.policies.values():
-            needs |= each.needs
-        self.wanted = Wanted(
-            blocks=self.config.record is not None or needs.blocks,
-            users=needs.user,
-            hashes=needs.hash,
-        )
-
-    @property
-    def dispatch(self) -> Dispatch:
-        """When decode workers are chosen."""
-        return "late" if self.decider.attempts.late else "concurrent"
-
-    def switch(self, dispatch: Dispatch, first_token: FirstTokenFrom, early_choice: bool) -> None:
-        """For attempts from now on."""
-        self.known_workers.channel.send(m.UseDispatch(dispatch == "late"))
-        self.serving.first_token = first_token
-        self.serving.early_choice = early_choice
-
-    def note(self, order: m.Noted) -> None:
-        """What the decider wants to be counted."""
-        match order:
-            case m.Waited():
-                self.metrics.pool_wait.observe(order.seconds)
-            case m.Ejected():
-                self.metrics.ejected.labels(order.worker).inc()
-                log.warning("worker %s is left alone for a while: it fails requests", order.worker)
-            case m.Quarantined():
-                self.metrics.poisoned.inc()
-            case _:
-                pass
+        self.moves = moves
+        self.switches = switches
+        self._serving = Serving(known_workers, metrics, prefills, switches)
 
     async def run(
         self,
@@ -124,7 +70,7 @@ class Dispatcher(WorkerListener):
         Raises:
             ApiError: what the client gets instead.
         """
-        channel = RequestChannel(self.known_workers.channel)
+        channel = RequestChannel(self.channel)
         served = False
         try:
             with self.moves.running(sub_request, relay, channel) as live:
@@ -147,7 +93,7 @@ class Dispatcher(WorkerListener):
         begin: m.Message = self._arrival(channel.number, sub_request, view, arrived)
         while True:
             attempt = Attempt(
-                self.serving, channel, sub_request, relay, client, number, arrived, live, view
+                self._serving, channel, sub_request, relay, client, number, arrived, live, view
             )
             moved = False
             try:
@@ -186,7 +132,7 @@ class Dispatcher(WorkerListener):
             streams=sub_request.stream,
             arrived=arrived,
             deadline=arrived + self.config.request_timeout_s,
-            digest=_digest(sub_request) if self.decider.quarantines else b"",
+            digest=_digest(sub_request) if self.channel.quarantines else b"",
         )
 
     async def _fail(self, channel: RequestChannel, sub_request: SubRequest, failure: Retry) -> None:

@@ -12,8 +12,8 @@ from toolkit.router.errors import ApiError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from toolkit.decide.moves import MoveDecider
     from toolkit.router.known_workers import KnownWorkers
-    from toolkit.router.moves import Moves
     from toolkit.router.worker import Rank
 
 LOOK_S = 0.02
@@ -29,7 +29,7 @@ class Drains:
     """Holds ranks and empties them; `undo` lets them have requests again. A hold outlives its
     worker: who replaces it undoes it."""
 
-    def __init__(self, known_workers: KnownWorkers, moves: Moves) -> None:
+    def __init__(self, known_workers: KnownWorkers, moves: MoveDecider) -> None:
         self._known_workers = known_workers
         self._moves = moves
 
@@ -89,18 +89,10 @@ class Drains:
             "drained": not left,
             **{how: outcomes[how] for how in ("moved", "ended", "lost")},
             "left": left,
-            "stays": dict(self._stays(ranks)),
+            "stays": dict(sum(map(moves.stays, ranks), Counter[str]())),
             "seconds": round(monotonic() - begun, 3),
         }
 
     def _busy(self, ranks: Sequence[Rank]) -> bool:
         """A request leaves its rank a little before its move is known to be over."""
-        return any(rank.inflight or self._moves.under_way[rank] for rank in ranks)
-
-    def _stays(self, ranks: Sequence[Rank]) -> Counter[str]:
-        """Why those that are left are still there."""
-        reasons: Counter[str] = Counter()
-        for rank in ranks:
-            for live in self._moves.on(rank):
-                reasons[self._moves.why_not(live) or live.refused or "there was no time"] += 1
-        return reasons
+        return any(rank.inflight or self._moves.leaving(rank) for rank in ranks)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from toolkit.contract.addresses import host_in, http_url, loopback_like
+from toolkit.keys import KeysError
 from toolkit.loopback import is_loopback
 from toolkit.router.errors import ApiError
 from toolkit.router.keys import Caller, Keyring, keyring
 from toolkit.router.unserved import answered
+from toolkit.settings.router.config import ConfigError
 
 if TYPE_CHECKING:
     from toolkit.settings.router.config import RouterConfig
@@ -110,6 +112,21 @@ class Guard:
             return False
         name = request.get_extra_info("sockname")
         return name is not None and name[1] == self._port
+
+
+def guard_of(config: RouterConfig) -> Guard:
+    """The guard of a configuration.
+
+    Raises:
+        ConfigError: a key cannot be read, or `classes` names one that is not there.
+    """
+    try:
+        guard = Guard(config)
+    except KeysError as error:
+        raise ConfigError(str(error)) from error
+    if config.classes is not None and (strangers := config.classes.named - guard.names):
+        raise ConfigError(f"classes: no client key is called {', '.join(sorted(strangers))}")
+    return guard
 
 
 def strange(request: web.Request) -> str | None:

@@ -14,9 +14,12 @@ KEPT = (
 )
 
 
-def add_routes(app: web.Application) -> None:
-    for method, path in KEPT:
-        app.router.add_route(method, path, _nothing_is)
+class KeptAnswers:
+    """Their endpoints."""
+
+    def add_routes(self, app: web.Application) -> None:
+        for method, path in KEPT:
+            app.router.add_route(method, path, _nothing_is)
 
 
 async def _nothing_is(_: web.Request) -> web.Response:

@@ -13,31 +13,22 @@ from toolkit.decide.decider import Decider
 from toolkit.decide.ranks import KnownRanks
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.router.channel import Channel
-from toolkit.router.validate.declared import oldest
+from toolkit.router.configured_workers import ConfiguredWorkers
 from toolkit.router.worker import Rank, Worker
-from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import RouterConfig
 
 
-class KnownWorkers:
-    """All workers by their names and roles."""
+class KnownWorkers(ConfiguredWorkers):
+    """All workers, with what they say of themselves and what the decider makes of it."""
 
     def __init__(self, config: RouterConfig, api_key: str | None = None) -> None:
         self.channel = channel = Channel()
-        self.workers = [Worker(worker, config, channel, api_key) for worker in config.workers]
-        self.worker_key = api_key
-        self._named = {worker.name: worker for worker in self.workers}
+        super().__init__(config, channel, api_key)
         layout = config.layout
         stages = None if layout is None else StageFilter(layout)
         ranks = KnownRanks(self.workers, monotonic())
         self.decider = Decider(ranks, _bounds(config), stages)
-        self.listeners: list[WorkerListener] = []
-        """Who hears of workers, in this order."""
         channel.begin(self.decider, self._named, self.listeners)
-
-    def listen(self, listener: WorkerListener) -> None:
-        """One more that hears of workers."""
-        self.listeners.append(listener)
 
     def greet(self, worker: Worker, hello: Hello) -> None:
         """The worker says what it is."""
@@ -69,9 +60,6 @@ class KnownWorkers:
         back = self.decider.ranks.returns.of(worker.name)
         return None if back is None else round(max(0.0, back.at - now), 1)
 
-    def named(self, name: str) -> Worker:
-        return self._named[name]
-
     def side(self, role: str) -> list[Rank]:
         return cast(list[Rank], self.decider.ranks.of(role))
 
@@ -82,31 +70,6 @@ class KnownWorkers:
     def empty(self, ranks: Iterable[Rank], on: bool = True) -> None:
         """Have what runs on these ranks go on elsewhere, until (`on` False) that is enough."""
         self.channel.send(m.Empty(tuple(rank.key for rank in ranks), on))
-
-    def ranks_named(self, name: str) -> list[Rank]:
-        """Of a worker by its name, or one of its DP ranks (`decode-0:1`). Empty: there is none."""
-        whole, _, number = name.rpartition(":")
-        for worker in self.workers:
-            if worker.name == name:
-                return list(worker.ranks)
-            if worker.name == whole and number.isdigit() and int(number) < len(worker.ranks):
-                return [worker.ranks[int(number)]]
-        return []
-
-    def vocabulary(self) -> int:
-        """Token ids that every worker knows, as far as they say; 0 when none does."""
-        sizes = [worker.hello.vocab_size for worker in self.workers]
-        return min((size for size in sizes if size), default=0)
-
-    def release(self) -> str:
-        """The supported release of SGLang whose fields every worker knows, as far as they say
-        which they have; empty when none does."""
-        return oldest(frozenset([worker.hello.sglang for worker in self.workers]))
-
-    def ready(self) -> bool:
-        """At least one healthy worker of each role."""
-        roles = {worker.config.role for worker in self.workers}
-        return roles == {worker.config.role for worker in self.workers if worker.healthy}
 
 
 def _bounds(config: RouterConfig) -> DeciderBounds:

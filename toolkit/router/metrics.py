@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -177,25 +176,16 @@ class Metrics(WorkerListener):
         self.moved_tokens.inc(tokens)
 
     def clear_rings(self) -> None:
-        """Start anew: `percentiles` then describe what comes from here on."""
+        """Start anew."""
         self.ring.clear()
         self.transfers.clear()
 
-    def percentiles(self) -> dict[str, dict[str, float]]:
-        """p50, p90 and p99 of each part of the ring, and of KV transfers, in milliseconds."""
-        out: dict[str, dict[str, float]] = {}
-        parts: dict[str, Iterable[float]] = {
+    def seconds(self) -> dict[str, list[float]]:
+        """Each part of the ring."""
+        return {
             field.name: [getattr(timing, field.name) for timing in self.ring]
             for field in fields(Timing)
         }
-        for name, seconds in {**parts, "transfer": self.transfers}.items():
-            values = sorted(seconds)
-            if values:
-                out[f"{name}_ms"] = {
-                    f"p{p}": round(values[min(len(values) - 1, len(values) * p // 100)] * 1e3, 3)
-                    for p in (50, 90, 99)
-                }
-        return out
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

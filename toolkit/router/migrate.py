@@ -7,13 +7,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolkit.router.asks import FindMovable, Movable, MoveRequests, ask_each
 from toolkit.router.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from toolkit.contract.events import Moving
-    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.asks import Asked
+    from toolkit.router.configured_workers import ConfiguredWorkers
     from toolkit.router.moves import Live, MoveOutcome, Moves
     from toolkit.router.worker import Rank
 
@@ -36,7 +38,7 @@ class MigrateOrder:
     count: int
 
 
-def read(body: Any, known_workers: KnownWorkers) -> MigrateOrder:
+def read(body: Any, known_workers: ConfiguredWorkers) -> MigrateOrder:
     """The order in a body. ApiError 400 says what is wrong with it, and how to mend it."""
     if not isinstance(body, dict) or not set(body) <= {"rid", "from", "to", "count"}:
         raise ApiError(400, SHAPE)
@@ -56,7 +58,7 @@ def read(body: Any, known_workers: KnownWorkers) -> MigrateOrder:
     return MigrateOrder(rid or "", ranks, target, count or 1)
 
 
-def _ranks(known_workers: KnownWorkers, name: Any, field: str) -> list[Rank]:
+def _ranks(known_workers: ConfiguredWorkers, name: Any, field: str) -> list[Rank]:
     ranks = known_workers.ranks_named(name) if isinstance(name, str) else []
     if ranks and ranks[0].worker.config.role != "prefill":
         return ranks
@@ -72,43 +74,70 @@ def _ranks(known_workers: KnownWorkers, name: Any, field: str) -> list[Rank]:
     )
 
 
-async def migrate(moves: Moves, order: MigrateOrder) -> dict[str, Any]:
+async def migrate(planes: Iterable[Asked], order: MigrateOrder) -> dict[str, Any]:
     """Run it: what became of each request that it is about.
 
     Raises:
         ApiError: 404 when no request of that id runs.
     """
+    ask = FindMovable(order.rid, [rank.key for rank in order.source])
+    found = await ask_each(dict.fromkeys(planes, ask))
     stays: Counter[str] = Counter()
-    if order.rid:
-        wanted: Sequence[Live] = moves.named(order.rid)
-        if not wanted:
-            raise ApiError(404, f"no request {order.rid[:256]!r} runs here (any more)")
-    else:
-        wanted, stays = _longest(moves, order)
-    before = [live.rank for live in wanted]
-    outcomes = await asyncio.gather(*(moves.move(live, order.target) for live in wanted))
-    told = [
-        _told(live, rank, outcome)
-        for live, rank, outcome in zip(wanted, before, outcomes, strict=True)
-    ]
-    counted = Counter(outcome.how for outcome in outcomes)
+    rows: list[tuple[int, int, Asked]] = []
+    for plane, answer in found:
+        stays.update(answer.stays)
+        rows += [(length, number, plane) for number, length in answer.movable]
+    if order.rid and not rows:
+        raise ApiError(404, f"no request {order.rid[:256]!r} runs here (any more)")
+    if not order.rid:
+        rows.sort(key=lambda row: row[0], reverse=True)
+        rows = rows[: order.count]
+    targets = None if order.target is None else [rank.key for rank in order.target]
+    wanted: dict[Asked, list[int]] = {}
+    for _, number, plane in rows:
+        wanted.setdefault(plane, []).append(number)
+    moved = await ask_each(
+        {plane: MoveRequests(numbers, targets) for plane, numbers in wanted.items()}, limit_s=None
+    )
+    told = [each for _, rows_of_one in moved for each in rows_of_one]
+    counted = Counter(each["outcome"] for each in told)
     return {"moves": told, **{how: counted[how] for how in ("moved", "kept", "ended", "lost")},
             "stays": dict(stays)}  # fmt: skip
 
 
-def _longest(moves: Moves, order: MigrateOrder) -> tuple[list[Live], Counter[str]]:
-    """The longest requests that can move, and why others cannot: where the KV is."""
-    movable: list[Live] = []
-    stays: Counter[str] = Counter()
-    for rank in order.source:
-        for live in moves.on(rank):
+def movable(moves: Moves, known_workers: ConfiguredWorkers, ask: FindMovable) -> Movable:
+    """Of one data plane: those that go by the id, or on the ranks those that can move, and why
+    others cannot: where the KV is."""
+    if ask.rid:
+        return Movable([(live.number, live.length) for live in moves.named(ask.rid)])
+    found, stays = Movable(), Counter[str]()
+    for name, dp_rank in ask.sources:
+        for live in moves.on(known_workers.named(name).ranks[dp_rank]):
             reason = moves.why_not(live)
             if reason is None:
-                movable.append(live)
+                found.movable.append((live.number, live.length))
             else:
                 stays[reason] += 1
-    movable.sort(key=lambda live: live.length, reverse=True)
-    return movable[: order.count], stays
+    found.stays = dict(stays)
+    return found
+
+
+async def move(
+    moves: Moves, known_workers: ConfiguredWorkers, ask: MoveRequests
+) -> list[dict[str, Any]]:
+    """Of one data plane: what became of each."""
+    targets = None
+    if ask.targets is not None:
+        targets = [known_workers.named(name).ranks[dp_rank] for name, dp_rank in ask.targets]
+
+    async def one(number: int) -> dict[str, Any]:
+        live = moves.numbered(number)
+        if live is None:
+            return {"rid": "", "from": None, "to": None, "outcome": "ended"}
+        before = live.rank
+        return _told(live, before, await moves.move(live, targets))
+
+    return list(await asyncio.gather(*map(one, ask.numbers)))
 
 
 def _told(live: Live, source: Rank | None, outcome: MoveOutcome) -> dict[str, Any]:

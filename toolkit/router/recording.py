@@ -16,7 +16,7 @@ import os
 from collections import deque
 from dataclasses import dataclass
 from time import monotonic, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from toolkit.bounded_files import parse_json
 from toolkit.contract.request_class import RequestClass
@@ -52,6 +52,18 @@ class RecordingEntry:
     request_class: RequestClass
     request_id: str = ""
     line: bytes | None = None
+
+
+class Records(Protocol):
+    """Who is told of requests that are to be recorded."""
+
+    def begin(self, sub_request: SubRequest, arrived: float) -> RecordingEntry:
+        """A request has come, at this monotonic time."""
+        ...
+
+    def end(self, entry: RecordingEntry, output_tokens: int, prompt_tokens: int = 0) -> None:
+        """It is over. `prompt_tokens`: as a prefill worker has counted them, 0 where none has."""
+        ...
 
 
 class Recording:

@@ -6,15 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from toolkit.decide import messages as m
-from toolkit.decide.poison import Record
 from toolkit.router.errors import ApiError, Retry
 
 if TYPE_CHECKING:
-    from toolkit.router.channel import Channel
+    from toolkit.router.decider_channel import DeciderChannel
+    from toolkit.router.prefills import PrefillFacts
 
 
 class TakesCalls(Protocol):
     """An attempt: who calls the workers that the decider names."""
+
+    facts: PrefillFacts
 
     def prefill(self, order: m.PrefillOrder) -> None: ...
 
@@ -24,7 +26,7 @@ class TakesCalls(Protocol):
 class RequestChannel:
     """Gives orders to the attempt that runs, and wakes whoever waits for one (`turn`)."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: DeciderChannel) -> None:
         self.channel = channel
         self.number = channel.join(self)
         self.attempt: TakesCalls | None = None
@@ -32,12 +34,6 @@ class RequestChannel:
         """Of the last attempt."""
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the request's own task is to go on."""
-
-    @property
-    def record(self) -> Record:
-        """What the request has seen workers do; nothing before it runs and when it is over."""
-        known = self.channel.decider.attempts.requests.get(self.number)
-        return Record() if known is None else known.record
 
     def send(self, message: m.Message) -> asyncio.Future[None]:
         """Tell the decider; what its order lets the request's task go on with."""

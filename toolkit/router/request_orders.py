@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from toolkit.router.asks import AbortRequests, FindRequests, ask_all
 from toolkit.router.guard import CALLER
 from toolkit.router.own_answers import as_json, refusal, told
 
 if TYPE_CHECKING:
+    from toolkit.router.asks import Asked
     from toolkit.router.guard import Guard
-    from toolkit.router.known_requests import KnownRequests
-
-ABORTED = "aborted by /abort_request"
 
 
 class RequestOrders:
-    """`tasks`: of what runs, by the name of the client's key and its own rid."""
+    """`planes`: who serves requests."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        known: KnownRequests,
-        tasks: Mapping[tuple[str, str], AbstractSet[asyncio.Task[Any]]],
-    ) -> None:
+    def __init__(self, guard: Guard, planes: Iterable[Asked]) -> None:
         self._guard = guard
-        self._known = known
-        self._tasks = tasks
+        self._planes = planes
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/requests/{id}", self.request)
@@ -45,10 +36,12 @@ class RequestOrders:
             if refused is not None:
                 return refused
         name = request.match_info["id"]
-        found = self._known.find(name, None if caller.admin else caller.name)
+        ask = FindRequests(name, None if caller.admin else caller.name, places=caller.admin)
+        found = [each for rows in await ask_all(self._planes, ask) for each in rows]
         if not found:
             return refusal(404, "No request of this id is running, nor among the last that ended.")
-        return as_json({"requests": [known.describe(caller.admin) for known in found]})
+        found.sort(key=lambda each: each["came_at"], reverse=True)
+        return as_json({"requests": found})
 
     async def abort(self, request: web.Request) -> web.Response:
         """SGLang's /abort_request: by the client's own rid, of its own requests; `abort_all`, and
@@ -61,8 +54,7 @@ class RequestOrders:
         if refused is not None:
             return refused
         caller, rid = request[CALLER], body.get("rid")
-        for (owner, name), tasks in list(self._tasks.items()):
-            if (caller.admin or owner == caller.name) and (everything or name == rid):
-                for task in list(tasks):
-                    task.cancel(ABORTED)
+        if everything or isinstance(rid, str):
+            whose = None if caller.admin else caller.name
+            await ask_all(self._planes, AbortRequests(None if everything else rid, whose))
         return web.Response(status=200)

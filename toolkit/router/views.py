@@ -9,21 +9,24 @@ from aiohttp import web
 
 from toolkit.router import policy_figures, stage_figures
 from toolkit.router.about_workers import for_client
+from toolkit.router.asks import Figures, added, ask_all, percentiles_ms
 from toolkit.router.errors import ApiError
 from toolkit.router.events import answer
 from toolkit.router.guard import CALLER
+from toolkit.router.moves import described
 from toolkit.router.own_answers import as_json, refusal
 from toolkit.router.places import without_places_in
 from toolkit.router.unserved import answered
 
 if TYPE_CHECKING:
-    from toolkit.router.admission import Admission
-    from toolkit.router.budget import Budget
-    from toolkit.router.dispatch import Dispatcher
+    from collections.abc import Iterable
+
+    from toolkit.router.active_policies import ActivePolicies
+    from toolkit.router.asks import RequestFigures
+    from toolkit.router.control_plane import ControlPlane
+    from toolkit.router.draining import Draining
     from toolkit.router.guard import Guard
     from toolkit.router.known_workers import KnownWorkers
-    from toolkit.router.metrics import Metrics
-    from toolkit.router.moves import Moves
 
 METRICS_SHARE = 0.05
 """Of the event loop's time: who asks for /metrics more often gets those of a moment ago. It is open
@@ -34,9 +37,9 @@ PROXIED = ("/v1/models", "/get_model_info", "/model_info", "/get_server_info", "
 class RouterHealth:
     """Whether the router serves, and what its workers say of themselves."""
 
-    def __init__(self, known_workers: KnownWorkers, admission: Admission) -> None:
+    def __init__(self, known_workers: KnownWorkers, draining: Draining) -> None:
         self._known_workers = known_workers
-        self._admission = admission
+        self._draining = draining
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/health", self.health)
@@ -49,14 +52,14 @@ class RouterHealth:
         return web.Response(text="ok")
 
     async def readiness(self, _: web.Request) -> web.Response:
-        if self._known_workers.ready() and not self._admission.draining:
+        if self._known_workers.ready() and not self._draining.on:
             return web.Response(text="ready")
         down = [
             f"{w.name} ({without_places_in(w.why_down)})" if w.why_down else w.name
             for w in self._known_workers.workers
             if not w.healthy
         ]
-        why = "draining" if self._admission.draining else f"waiting for {', '.join(down)}"
+        why = "draining" if self._draining.on else f"waiting for {', '.join(down)}"
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
     async def proxy(self, request: web.Request) -> web.Response:
@@ -79,17 +82,9 @@ class RouterHealth:
 class Overview:
     """All that is known of workers and of the requests on them."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        dispatcher: Dispatcher,
-        admission: Admission,
-        budget: Budget,
-    ) -> None:
+    def __init__(self, guard: Guard, control: ControlPlane) -> None:
         self._guard = guard
-        self._dispatcher = dispatcher
-        self._admission = admission
-        self._budget = budget
+        self._control = control
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/workers", self.workers)
@@ -97,10 +92,13 @@ class Overview:
     async def workers(self, request: web.Request) -> web.Response:
         """With `?lengths=1` also (prompt, KV tokens, rank) of every request that decodes. Addresses
         are for those whom the guard lets see them."""
-        dispatcher, admission, guard = self._dispatcher, self._admission, self._guard
-        known_workers, metrics = dispatcher.known_workers, dispatcher.metrics
-        locality, decided = dispatcher.locality, dispatcher.decider.moves
+        control, guard = self._control, self._guard
+        known_workers, policies, switches = (
+            control.known_workers, control.policies, control.switches,
+        )  # fmt: skip
+        locality, decider = control.locality, known_workers.decider
         lengths = request.query.get("lengths") == "1"
+        figures: RequestFigures = added(await ask_all(control.planes, Figures(lengths)))
         now, addresses = monotonic(), guard.shows_addresses(request)
         rows = [
             r.describe(now)
@@ -116,25 +114,25 @@ class Overview:
         return as_json(
             {
                 "workers": rows,
-                "dispatch": dispatcher.dispatch,
-                "first_token": dispatcher.serving.first_token,
-                "early_choice": dispatcher.serving.early_choice,
-                "policies": {s: p.name for s, p in dispatcher.policies.items()},
-                "running": admission.running,
-                "queued": admission.queued,
-                "parked": known_workers.decider.attempts.parked,
-                "held_bytes": self._budget.held,
-                **_figures(dispatcher),
+                "dispatch": policies.dispatch,
+                "first_token": switches.first_token,
+                "early_choice": switches.early_choice,
+                "policies": policies.names,
+                "running": figures.running,
+                "queued": figures.queued,
+                "parked": decider.attempts.parked,
+                "held_bytes": figures.held_bytes,
+                **_figures(policies),
                 **({} if locality is None else {"eldr": locality.describe()}),
-                "poison": dict(known_workers.decider.attempts.retries.poisoned),
-                "resumed": metrics.resumed,
-                "retried": metrics.retried,
-                "moves": dispatcher.moves.describe(),
-                **stage_figures.of_passes(decided),
-                **({"lengths": _lengths(dispatcher.moves)} if lengths else {}),
-                "draining": admission.draining,
+                "poison": dict(decider.attempts.retries.poisoned),
+                "resumed": figures.resumed,
+                "retried": figures.retried,
+                "moves": described(figures.moves, switches.moves),
+                **stage_figures.of_passes(decider.moves),
+                **({"lengths": figures.lengths} if lengths else {}),
+                "draining": control.draining.on,
                 "admin": guard.admin_url if addresses else None,
-                "timing": metrics.percentiles(),
+                "timing": _timing(figures, control.metrics.transfers),
             }
         )
 
@@ -142,10 +140,8 @@ class Overview:
 class MetricsPage:
     """The page for Prometheus."""
 
-    def __init__(self, metrics: Metrics, known_workers: KnownWorkers, admission: Admission) -> None:
-        self._metrics = metrics
-        self._known_workers = known_workers
-        self._admission = admission
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
         self._page = b""
         self._until = 0.0
 
@@ -156,16 +152,17 @@ class MetricsPage:
         now = monotonic()
         if now >= self._until:
             begin = thread_time()
-            self._page = self._now()
+            figures: RequestFigures = added(await ask_all(self._control.planes, Figures()))
+            self._page = self._now(figures)
             self._until = now + (thread_time() - begin) / METRICS_SHARE
         return web.Response(body=self._page, headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    def _now(self) -> bytes:
-        metrics = self._metrics
-        metrics.running.set(self._admission.running)
-        metrics.queued.set(self._admission.queued)
-        metrics.parked.set(self._known_workers.decider.attempts.parked)
-        for worker in self._known_workers.workers:
+    def _now(self, figures: RequestFigures) -> bytes:
+        metrics, known_workers = self._control.metrics, self._control.known_workers
+        metrics.running.set(figures.running)
+        metrics.queued.set(figures.queued)
+        metrics.parked.set(known_workers.decider.attempts.parked)
+        for worker in known_workers.workers:
             metrics.healthy.labels(worker.name).set(worker.healthy)
             for rank in worker.ranks:
                 metrics.inflight.labels(worker.name, str(rank.dp_rank)).set(rank.inflight)
@@ -173,23 +170,22 @@ class MetricsPage:
         return metrics.text()
 
 
-def _lengths(moves: Moves) -> list[tuple[int, int, str]]:
-    return [
-        (live.length - live.generated, live.length, live.rank.name)
-        for live in moves.all()
-        if live.rank is not None
-    ]
+def _timing(figures: RequestFigures, transfers: Iterable[float]) -> dict[str, dict[str, float]]:
+    """p50, p90 and p99 of each part of the last requests, and of KV transfers, in milliseconds."""
+    parts = {**figures.seconds, "transfer": transfers}
+    told = {f"{name}_ms": percentiles_ms(seconds) for name, seconds in parts.items()}
+    return {name: each for name, each in told.items() if each}
 
 
-def _figures(dispatcher: Dispatcher) -> dict[str, Any]:
+def _figures(policies: ActivePolicies) -> dict[str, Any]:
     """Pool, balance, and what policies count; what a deployment does not have is left out."""
     shown: dict[str, Any] = {}
-    pool, stages = dispatcher.decider.pool, dispatcher.decider.choosing.stages
-    if pool is not None and dispatcher.balance is not None:
+    pool, stages = policies.decider.pool, policies.decider.choosing.stages
+    if pool is not None and policies.balance is not None:
         shown["pool"] = {"waiting": len(pool), "bound": pool.bound, "expired": pool.expired}
-        shown["balance"] = dispatcher.balance.describe()
+        shown["balance"] = policies.balance.describe()
     if stages is not None:
         shown["stages"] = stage_figures.describe(stages)
-    counted = {side: policy_figures.describe(p) for side, p in dispatcher.policies.items()}
+    counted = {side: policy_figures.describe(p) for side, p in policies.policies.items()}
     shown["decisions"] = {side: figures for side, figures in counted.items() if figures}
     return shown

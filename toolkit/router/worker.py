@@ -19,7 +19,7 @@ from toolkit.decide.ledger import FIELDS
 from toolkit.decide.ranks import RankState, WorkerSpec, WorkerState
 from toolkit.decide.waiting_work import waiting_tokens
 from toolkit.decide.watchdog import Health, StuckBounds
-from toolkit.router.channel import Channel
+from toolkit.router.decider_channel import TellsDecider
 from toolkit.router.errors import Reason
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
@@ -150,7 +150,7 @@ class Worker(WorkerState):
         self,
         config: WorkerConfig,
         router: RouterConfig,
-        channel: Channel,
+        channel: TellsDecider,
         api_key: str | None = None,
     ) -> None:
         spec = WorkerSpec(

@@ -85,7 +85,7 @@ def traced(folder: Path, **extra: Any) -> tuple[list[str], set[str]]:
 
     run(serve())
     calls = (folder / "calls").read_text().splitlines()
-    served = calls.index("toolkit/router/app.py:RouterApp.serve")
+    served = calls.index("toolkit/router/data_plane.py:DataPlane.serve")
     while not calls[served].endswith("Listener._accept"):
         served -= 1
     return calls[served:], set(calls[:served])

@@ -1,4 +1,4 @@
-"""A router's dispatcher over decode ranks that nobody serves."""
+"""A router's control plane over decode ranks that nobody serves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
 from toolkit.decide.reservation import Reservation
 from toolkit.policies.base import RequestView
-from toolkit.router.dispatch import Dispatcher
-from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.control_plane import ControlPlane
 from toolkit.router.metrics import Metrics
 from toolkit.router.worker import Rank
 from toolkit.settings.router.config import RouterConfig
@@ -64,7 +63,7 @@ class Waiter:
 
 
 class House:
-    """A dispatcher over decode ranks that nobody serves; their readings are made here."""
+    """A control plane over decode ranks that nobody serves; their readings are made here."""
 
     def __init__(
         self,
@@ -83,9 +82,10 @@ class House:
         prefill = {"name": "p", "role": "prefill", "url": "http://127.0.0.1:1", "bootstrap_port": 1}
         given = {"workers": [prefill, *decodes], "decode_policy": policy, **config}
         self.config = RouterConfig.model_validate({"parked_per_prefill": 1000} | given)
-        self.known_workers = KnownWorkers(self.config)
+        self.control = ControlPlane(self.config, Metrics(), [])
+        self.known_workers = self.control.known_workers
         self.channel = self.known_workers.channel
-        self.dispatcher = Dispatcher(self.config, self.known_workers, Metrics())
+        self.policies = self.control.policies
         self.pool = present(self.known_workers.decider.pool)
         self.ranks = self.known_workers.side("decode")
         self.waiters: list[Waiter] = []

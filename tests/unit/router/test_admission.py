@@ -296,7 +296,7 @@ async def test_batches_take_turns() -> None:
 
 def test_draining_refuses_with_503() -> None:
     admission = Admission(1, 1)
-    admission.draining = True
+    admission.draining.on = True
     with pytest.raises(ApiError) as refused:
         admission.enter(1)
     assert refused.value.status == 503

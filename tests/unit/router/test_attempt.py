@@ -81,7 +81,7 @@ def router(port: int) -> RouterApp:
     workers = [{"name": "p", "role": "prefill", "bootstrap_port": 1, **url}]
     workers += [{"name": "d", "role": "decode", **url}]
     made = RouterApp(RouterConfig.model_validate({"workers": workers, "max_retries": 0}))
-    for worker in made.known_workers.workers:
+    for worker in made.control.known_workers.workers:
         worker.mark_up()
     return made
 
@@ -93,7 +93,7 @@ def sub_request(headers: str = "") -> SubRequest:
 
 async def nothing_is_left_of(request: SubRequest, of: RouterApp) -> None:
     await asyncio.sleep(0)
-    for worker in of.known_workers.workers:
+    for worker in of.control.known_workers.workers:
         for rank in worker.ranks:
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
             assert rank.credit == of.config.parked_per_prefill
@@ -105,7 +105,7 @@ def test_what_cannot_be_sent_is_not_counted() -> None:
         made = router(free_port())
         request = sub_request("x-request-id: \ud800\r\n")
         with pytest.raises(UnicodeEncodeError):
-            await made.dispatcher.run(request, None, None, 0.0)
+            await made.data.dispatcher.run(request, None, None, 0.0)
         await nothing_is_left_of(request, made)
 
     run(check())
@@ -116,13 +116,13 @@ def test_the_counts_go_back_even_where_a_worker_cannot_be_told() -> None:
         async with Silent() as server:
             made = router(server.port)
             request = sub_request()
-            for worker in made.known_workers.workers:
+            for worker in made.control.known_workers.workers:
 
                 def deaf(rid: str) -> None:
                     raise RuntimeError("as asked")
 
                 worker.abort = deaf  # type: ignore[method-assign]
-            running = asyncio.ensure_future(made.dispatcher.run(request, None, None, 0.0))
+            running = asyncio.ensure_future(made.data.dispatcher.run(request, None, None, 0.0))
             await server.until(b'"rid"')
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -142,10 +142,10 @@ def test_what_a_worker_says_before_the_request_s_task_is_awake_is_not_forgotten(
             body = json.dumps({"prompt": "a", "stream": True}).encode()
             request = parse(PATH, body, headers="").sub_requests[0]
             relay = Relay(request, client)
-            run_it = made.dispatcher.run(request, relay, cast(ClientStream, client), 0.0)
+            run_it = made.data.dispatcher.run(request, relay, cast(ClientStream, client), 0.0)
             running = asyncio.ensure_future(run_it)
             await server.until(b'"rid"')
-            prefill = made.known_workers.named("p")
+            prefill = made.control.known_workers.named("p")
             rid = next(iter(prefill.prefills))
             prefill.prefill_done(PrefillDone(rid, prompt_tokens=1))
             relay.feed(b'data: {"choices": [{"text": "x"}]}\n\n')
@@ -164,10 +164,11 @@ def test_who_asks_of_a_request_before_it_runs_or_when_it_is_over_is_not_refused(
     """An operator's order to move it may come at any time."""
 
     async def check() -> None:
-        channel = RequestChannel(router(free_port()).known_workers.channel)
-        assert not channel.record.suspect
+        decider = router(free_port()).control.known_workers.channel
+        channel = RequestChannel(decider)
+        assert not decider.suspicion(channel.number).suspect
         channel.close(served=False)
-        assert not channel.record.suspect
+        assert not decider.suspicion(channel.number).suspect
 
     run(check())
 
@@ -175,7 +176,7 @@ def test_who_asks_of_a_request_before_it_runs_or_when_it_is_over_is_not_refused(
 def test_an_abort_is_json_whatever_the_rid() -> None:
     async def check() -> None:
         async with Silent() as server:
-            worker = router(server.port).known_workers.workers[0]
+            worker = router(server.port).control.known_workers.workers[0]
             worker.abort('a\\"b')
             await server.until(b"}")
             head, _, body = server.heard.partition(b"\r\n\r\n")

@@ -367,7 +367,7 @@ async def test_metrics_take_a_share_of_the_loop_however_often_they_are_asked_for
     """The real page of a router that serves nobody."""
     worker = {"name": "a", "role": "plain", "url": "http://127.0.0.1:1"}
     router = RouterApp(RouterConfig.model_validate({"workers": [worker]}))
-    view = views.MetricsPage(router.metrics, router.known_workers, router.admission)
+    view = views.MetricsPage(router.control)
     monkeypatch.setattr(views, "METRICS_SHARE", 1e-9)
     first = await view.metrics(None)  # type: ignore[arg-type]
     router.metrics.disconnects.inc(41)

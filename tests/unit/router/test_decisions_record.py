@@ -24,7 +24,7 @@ async def test_rounds_choices_and_tellings_of_both_sides(
         house.end(0)
     workers = [WorkerView("p0", inflight=3), WorkerView("p1")]
     for _ in range(3):
-        house.dispatcher.policies["prefill"].choose(workers, RequestView())
+        house.policies.policies["prefill"].choose(workers, RequestView())
     decode = (tmp_path / "rec.decode.jsonl").read_text().splitlines()
     rounds = replay(decode)
     assert sum(len(each.recorded) for each in rounds if isinstance(each.recorded, list)) == 4

@@ -121,10 +121,13 @@ async def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
 
     class Moves:
         emptied: ClassVar[defaultdict[Any, Counter[str]]] = defaultdict(Counter)
-        under_way: ClassVar[Counter[Any]] = Counter()
+        under_way = 0
 
-        def on(self, rank: Any) -> list[str]:
-            return []
+        def leaving(self, rank: Any) -> int:
+            return self.under_way
+
+        def stays(self, rank: Any) -> Counter[str]:
+            return Counter()
 
     class Known:
         emptied: ClassVar[list[bool]] = []
@@ -139,12 +142,12 @@ async def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
     moves = Moves()
 
     async def move() -> None:
-        moves.under_way[rank] += 1
+        moves.under_way += 1
         await asyncio.sleep(0.01)
         rank.inflight = 0
         await asyncio.sleep(3 * LOOK_S)
         moves.emptied[rank]["moved"] += 1
-        moves.under_way[rank] -= 1
+        moves.under_way -= 1
 
     moving = asyncio.ensure_future(move())
     await asyncio.sleep(0)

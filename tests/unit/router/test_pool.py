@@ -45,7 +45,7 @@ def test_one_round_binds_what_came_in_one_turn_and_the_next_sees_it() -> None:
         for _ in range(4):
             house.enter(200)
         await turns()
-        assert house.dispatcher.policies["decode"].counters.rounds == 1
+        assert house.policies.policies["decode"].counters.rounds == 1
         assert [rank.inflight_tokens for rank in house.ranks] == [400, 400]
         house.enter(50)
         house.publish(house.ranks[0])
@@ -179,10 +179,10 @@ def test_another_policy_takes_over_those_who_wait() -> None:
             house.enter()
             waiter = house.enter()
             await turns()
-            house.dispatcher.set_policy("decode", name)
+            house.policies.use("decode", name)
             await turns()
             assert not waiter.bound.done()
-            house.dispatcher.set_policy("decode", "shortest_queue")
+            house.policies.use("decode", "shortest_queue")
             await turns()
             assert waiter.bound.result().rank.inflight == 2
 
@@ -202,7 +202,7 @@ def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
             assign = choose  # type: ignore[assignment]
 
         policy: Policy = Failing()
-        house.dispatcher.policies["decode"] = policy
+        house.policies.policies["decode"] = policy
         waiter = house.enter()
         await turns()
         assert waiter.refused == "policy 0 policy failing failed"
@@ -213,7 +213,7 @@ def test_a_policy_that_fails_is_an_error_and_not_a_hang() -> None:
 def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
     async def check() -> None:
         house = House(ranks=1, policy="brh@survival")
-        lengths = house.dispatcher.policies["decode"].inflight
+        lengths = house.policies.policies["decode"].inflight
         house.enter(70)
         await turns()
         house.take()
@@ -234,7 +234,7 @@ def test_tokens_reach_the_predictor_until_the_request_has_ended() -> None:
 def test_an_answer_that_does_not_stream_is_counted_by_the_rank_s_steps() -> None:
     async def check() -> None:
         house = House(ranks=1, policy="brh@survival")
-        policy, rank = house.dispatcher.policies["decode"], house.ranks[0]
+        policy, rank = house.policies.policies["decode"], house.ranks[0]
         reservation = Reservation(
             rank, RequestView(prompt_tokens=50), 0.0, house.channel.decider.choosing.following
         )
@@ -292,7 +292,7 @@ def test_nothing_is_lost_bound_twice_or_held_while_a_slot_is_free(
                 rank.worker.mark_up()
                 house.publish(rank)
             elif what == "switch":
-                house.dispatcher.set_policy("decode", HELD[which % len(HELD)])
+                house.policies.use("decode", HELD[which % len(HELD)])
             if what != "settle":
                 continue
             await turns()
@@ -330,7 +330,7 @@ def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
         house = House(ranks=3)
         for rank, used in zip(house.ranks, (300, 100, 200), strict=True):
             house.publish(rank, used_tokens=used)
-        figures = house.dispatcher.balance
+        figures = house.policies.balance
         assert figures is not None
         figures.clear()
         house.publish(house.ranks[2], used_tokens=800)

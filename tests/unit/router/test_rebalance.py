@@ -203,8 +203,8 @@ def test_stages_are_planned_beside_the_loop_and_taken() -> None:
         assert stages is not None
         live = tuple((1, length) for length in (*range(300, 500, 8), *range(4000, 8000, 160)))
         order = m.PlanStages(planner, live, stages.layout, 0.0)
-        house.dispatcher.moves.note(order)
-        while house.dispatcher.moves._planning:
+        house.control.planning.note(order)
+        while house.control.planning.tasks:
             await asyncio.sleep(0.01)
         assert stages.layout.ranks == 2 and rebalancing.mover.layout is stages.layout
 
@@ -213,8 +213,8 @@ def test_stages_are_planned_beside_the_loop_and_taken() -> None:
 
         planner.plan = fails  # type: ignore[method-assign, assignment]
         before = stages.layout
-        house.dispatcher.moves.note(order)
-        (task,) = house.dispatcher.moves._planning
+        house.control.planning.note(order)
+        (task,) = house.control.planning.tasks
         await task
         assert stages.layout is before
 

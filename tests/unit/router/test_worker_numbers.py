@@ -84,7 +84,9 @@ def router() -> RouterApp:
 
 def feed(made: RouterApp, worker: int, said: list[bytes]) -> None:
     """As its event stream brings it."""
-    watcher = Watcher(made.known_workers.workers[worker], made.known_workers, made.config)
+    watcher = Watcher(
+        made.control.known_workers.workers[worker], made.control.known_workers, made.config
+    )
     hello = {"type": "hello", "contract": VERSION, "max_running_requests": 8}
     watcher._feed(b"\n".join([json.dumps(hello).encode(), *said, b""]))
 
@@ -114,7 +116,7 @@ def test_pages_about_workers_hold_whatever_they_say(
         feed(made, 0, prefill)
         feed(made, 1, decode)
         now = monotonic()
-        for worker in made.known_workers.workers:
+        for worker in made.control.known_workers.workers:
             for rank in worker.ranks:
                 load = rank.load(now)
                 for number in () if load is None else (load.running, load.used_tokens):
@@ -158,7 +160,7 @@ async def test_a_reading_out_of_bounds_is_none(number: int) -> None:
     made = router()
     good = {"type": "load", "running": 3, "total_tokens": 100}
     feed(made, 1, [json.dumps(good).encode()])
-    rank = made.known_workers.workers[1].ranks[0]
+    rank = made.control.known_workers.workers[1].ranks[0]
     assert rank.load(monotonic()) is not None
     feed(made, 1, [json.dumps(good | {"used_tokens": number}).encode()])
     assert rank.load(monotonic()) is None

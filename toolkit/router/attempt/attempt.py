@@ -4,7 +4,7 @@ rank that the decider names."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +17,21 @@ from toolkit.router.attempt.upstream_calls import Answer, UpstreamCalls, prefill
 from toolkit.router.first_token import PATCH, why_decode
 from toolkit.router.metrics import Metrics, Timing
 from toolkit.router.moves.base import GoOn
+from toolkit.router.prefills import PrefillFacts, PrefillWait, PrefillWaits
+from toolkit.router.switches import Switches
 from toolkit.router.upstream_call import UpstreamCall, set_rank
-from toolkit.settings.router.choosing import FirstTokenFrom
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from toolkit.contract.events import PrefillDone
     from toolkit.decide import messages as m
     from toolkit.decide.ranks import RankState
     from toolkit.policies.base import RequestView
     from toolkit.router.client import ClientStream
-    from toolkit.router.eldr.locality import Locality
-    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.configured_workers import ConfiguredWorkers
     from toolkit.router.moves.live import Live
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
     from toolkit.router.worker import Rank
-    from toolkit.signatures.reader import SignatureSample
 
 
 EVENT_S = 0.05
@@ -45,15 +41,12 @@ connections."""
 
 @dataclass(slots=True)
 class Serving:
-    """What all attempts share. `first_token`: which worker tells it, as far as it can be had.
-    `early_choice`: whether a decode worker is chosen when a prefill worker asks for it before the
-    prompt is through."""
+    """What all attempts share."""
 
-    known_workers: KnownWorkers
+    known_workers: ConfiguredWorkers
     metrics: Metrics
-    locality: Locality | None
-    first_token: FirstTokenFrom
-    early_choice: bool = True
+    prefills: PrefillWaits
+    switches: Switches
 
 
 class Attempt:
@@ -98,11 +91,9 @@ class Attempt:
         self._prefill: UpstreamCall | None = None
         self._answers: UpstreamCall | None = None
         """The call whose answer is the client's."""
-        self._posted_at = self._done_at = 0.0
-        self._told_at = 0.0
-        """When the decider was told of the prefill: that it is done, or (then before) nearly."""
-        self._sample: SignatureSample | None = None
-        self._view = view
+        self._posted_at = 0.0
+        self._wait: PrefillWait | None = None
+        self.facts = PrefillFacts(view)
 
     async def run(self, begin: Message) -> Answer | None:
         """Ask the decider for workers (`begin`), and follow their answer to its end."""
@@ -121,8 +112,10 @@ class Attempt:
         finally:
             self._channel.attempt = None
             self._live.off()
-            if self._prefill is not None:
-                self._prefill.rank.worker.prefills.pop(self._upstream_calls.rid, None)
+            if self._wait is not None:
+                self._wait.over()
+            if self._number == 0 and self.facts.counted:
+                self._sub_request.prompt_tokens = self.facts.view.prompt_tokens
             request_id = self._sub_request.request_id
             clean_up(
                 self._channel.channel, self._upstream_calls, self._relay, request_id, ok, moved
@@ -150,7 +143,11 @@ class Attempt:
         self._prefill, self._posted_at = posted, monotonic()
         posted.call.done.add_done_callback(self._prefill_answered)
         if order.late:
-            rank.worker.prefills[calls.rid] = self
+            # A prompt counts once, however often it is run, and however many samples are wanted.
+            sampled = self._number == 0 and self._sub_request.first_sample
+            self._wait = self._serving.prefills.wait(
+                rank.worker, calls.rid, order.request, order.reservation, self.facts, sampled
+            )
 
     def decode(self, order: m.DecodeOrder) -> None:
         """The decider's order; of a plain worker, or one that only counts, all of the request."""
@@ -159,46 +156,21 @@ class Attempt:
             self._body = calls.body()
             self._timing.queue = monotonic() - self._arrived
         elif self._late:
-            told_at = self._told_at or monotonic()
-            self._timing.prefill = (self._done_at or told_at) - self._posted_at
+            told_at = self.facts.told_at or monotonic()
+            self._timing.prefill = (self.facts.done_at or told_at) - self._posted_at
             self._timing.decide = monotonic() - told_at
+            if self.facts.counted:  # so it has computed it
+                self._outcomes.prove(self._prefill)
         set_rank(self._body, rank)
         posted = self._post(rank, self._body, order, decode=True)
         if posted is None:
             return
         self._answers = posted
         self._relaying.begin(posted, self._prefill)
-        self._note_signature()
-        self._live.at(posted, calls, self._view)
+        if self._wait is not None:
+            self._wait.decoding()
+        self._live.at(posted, calls, self.facts.view)
         self._channel.go_on()
-
-    def prefilled(self, event: PrefillDone) -> None:
-        """The prefill worker says that it is done, or nearly: its decode worker is chosen by what
-        it knows by then."""
-        prefill = self._prefill
-        assert prefill is not None
-        if event.left and not self._serving.early_choice:
-            return
-        now = monotonic()
-        if not event.left:
-            self._done_at = now
-            self._timing.prefill = now - self._posted_at
-        self._outcomes.prove(prefill)
-        if self._told_at:
-            return
-        self._told_at = now
-        if event.left:
-            self._serving.metrics.chosen_early.inc()
-        tokens = event.prompt_tokens or self._view.prompt_tokens
-        if self._number == 0:
-            self._sub_request.prompt_tokens = tokens
-        self._view = replace(
-            self._view,
-            prompt_tokens=tokens,
-            cached_tokens=event.cached_tokens,
-            signature=self._signature(prefill, event),
-        )
-        self._channel.channel.send(Prefilled(self._channel.number, self._view))
 
     def _prefill_answered(self, _: object) -> None:
         """The prefill's call has ended."""
@@ -215,10 +187,11 @@ class Attempt:
 
     def _without_event(self) -> None:
         """The event that says that the prefill is done has not come, though it is."""
-        if self._told_at or self._answers is not None or self._channel.turn.done():
+        facts = self.facts
+        if facts.told_at or self._answers is not None or self._channel.turn.done():
             return
-        self._done_at = self._told_at = monotonic()
-        self._channel.channel.send(Prefilled(self._channel.number, self._view))
+        facts.done_at = facts.told_at = monotonic()
+        self._channel.channel.send(Prefilled(self._channel.number, facts.view))
 
     def _post(
         self,
@@ -230,7 +203,8 @@ class Attempt:
     ) -> UpstreamCall | None:
         """The call; None: it could not be posted, and the attempt fails with that."""
         calls, reservation = self._upstream_calls, order.reservation
-        runs = decode and self._told_at > 0 and not self._done_at  # its prompt, still
+        facts = self.facts
+        runs = decode and facts.told_at > 0 and not facts.done_at  # its prompt, still
         late = self._late and not runs
         try:
             return calls.post(rank, body, reservation, decode=decode, late=late, early=early)
@@ -246,7 +220,7 @@ class Attempt:
     def _early(self, prefill: Rank) -> Early | None:
         """Who passes on the first token of this prefill; None where decode is to tell it."""
         relay, serving, late = self._relay, self._serving, self._late
-        if relay is None or serving.first_token == "decode" or relay.sent.events:
+        if relay is None or serving.switches.first_token == "decode" or relay.sent.events:
             return None
         told = PATCH in prefill.worker.hello.patches
         tickets = bool(serving.known_workers.worker_key)
@@ -262,25 +236,4 @@ class Attempt:
         metrics = self._serving.metrics
         metrics.early.inc()
         if self._number == 0:
-            metrics.began(monotonic() - self._arrived, self._view.request_class)
-
-    def _signature(
-        self, upstream_call: UpstreamCall, event: PrefillDone
-    ) -> np.ndarray | str | None:
-        locality = self._serving.locality
-        if locality is None or not locality.active:
-            return None
-        read = locality.read(upstream_call.rank.worker.name, event)
-        if isinstance(read, str):
-            return read
-        self._sample = read
-        return read.vector
-
-    def _note_signature(self) -> None:
-        """Now that the decode is on its way."""
-        locality, sample = self._serving.locality, self._sample
-        if locality is None or sample is None:
-            return
-        # A prompt counts once, however often it is run, and however many samples are wanted.
-        if self._number == 0 and self._sub_request.first_sample:
-            locality.observe(sample)
+            metrics.began(monotonic() - self._arrived, self.facts.view.request_class)

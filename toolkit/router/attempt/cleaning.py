@@ -13,7 +13,7 @@ from toolkit.router.merge import completion_tokens
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.upstream_calls import UpstreamCalls
-    from toolkit.router.channel import Channel
+    from toolkit.router.decider_channel import DeciderChannel
     from toolkit.router.relay import Relay
     from toolkit.router.upstream_call import UpstreamCall
 
@@ -24,7 +24,7 @@ PREFILL_LINGER_S = 10.0
 
 
 def clean_up(
-    channel: Channel,
+    channel: DeciderChannel,
     upstream_calls: UpstreamCalls,
     relay: Relay | None,
     request_id: str,
@@ -77,5 +77,7 @@ def _generated(upstream_call: UpstreamCall, relay: Relay | None, ok: bool) -> in
     return completion_tokens(bytes(upstream_call.call.body))
 
 
-def _end_later(channel: Channel, upstream_call: UpstreamCall, _: asyncio.Future[bool]) -> None:
+def _end_later(
+    channel: DeciderChannel, upstream_call: UpstreamCall, _: asyncio.Future[bool]
+) -> None:
     channel.send(CallReleased(upstream_call.reservation, "unknown", _answered(upstream_call)))

@@ -51,7 +51,9 @@ class Outcomes:
         request's fault what other workers did."""
         if upstream_call.reservation.proven or upstream_call.proving:
             return
-        lingers = upstream_call.decode and self._channel.record.lingering
+        channel = self._channel
+        suspicion = channel.channel.suspicion(channel.number)
+        lingers = upstream_call.decode and suspicion.lingering
         if lingers and not upstream_call.call.done.done():
             upstream_call.proving = True
             self._prove_later(upstream_call, upstream_call.call.heard)

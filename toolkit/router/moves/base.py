@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from toolkit.decide.messages import MoveHow
     from toolkit.decide.reservation import Reservation
     from toolkit.policies.stages.running import Why
-    from toolkit.router.channel import Channel
+    from toolkit.router.decider_channel import DeciderChannel
     from toolkit.router.worker import Rank
 
 
@@ -51,8 +51,8 @@ class GoOn(Exception):
 
 @dataclass(eq=False, slots=True)
 class Move:
-    """One order. `reservation`: its place on the target, until that is posted. `done` ends with the
-    Outcome, in any case."""
+    """One order. `reservation`: its place on the target, until that is posted, and `room`: KV
+    tokens that are free there beside it. `done` ends with the Outcome, in any case."""
 
     source: Rank
     target: Rank
@@ -61,8 +61,9 @@ class Move:
     """The name of its kind."""
     tokens: int
     reservation: Reservation | None
-    channel: Channel
+    channel: DeciderChannel
     """Where it goes back."""
+    room: float
     done: asyncio.Future[MoveOutcome] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )

@@ -26,7 +26,6 @@ from toolkit.contract.move_orders import End, Ids, Send, encode_order
 from toolkit.contract.paths import MOVE
 from toolkit.contract.ticket import MAX_LATE
 from toolkit.decide.messages import CallReleased
-from toolkit.decide.targets import room_of
 from toolkit.policies.precopy import reserve_for
 from toolkit.router.failure import failure_of
 from toolkit.router.first import first_of
@@ -139,7 +138,7 @@ class Direct:
         """Tokens that the request may generate before it stops: the target has places for them."""
         source, last = move.source, self._copied.get(move.source)
         most = min(MAX_LATE, live.at_most - 2)
-        room = room_of(move.target, monotonic()) - live.length
+        room = move.room - live.length
         context = move.target.worker.hello.context_length
         if context:
             room = min(room, context - live.length - 2)

@@ -59,7 +59,6 @@ class Live:
         "kind",
         "move",
         "ordered",
-        "refused",
         "relay",
         "sub_request",
         "upstream_call",
@@ -79,8 +78,6 @@ class Live:
         self.kind: Kind | None = None
         """By which that one is run."""
         self.began = monotonic()
-        self.refused = ""
-        """Why it could not be moved the last time."""
         self.ordered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its attempt is to look at `move`."""
         self._view = sub_request.view
@@ -148,7 +145,7 @@ class Live:
         reason = resumable.why_not(sub_request)
         if reason is not None:
             return f"no other worker can go on with it: {reason}"
-        if self.channel.record.suspect:
+        if self.channel.channel.suspicion(self.number).suspect:
             return "it is suspected to fail workers"
         if upstream_call is None or not relay.caught_up:
             return "it has not begun on a decode worker"

@@ -10,23 +10,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from toolkit.decide import messages as m
+from toolkit.router.asks import MoveFigures, percentiles_ms
 from toolkit.router.moves.base import Move, MoveOutcome
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Kind, Live
 from toolkit.router.moves.replay import Replay
 from toolkit.router.moves.replay_times import ReplayTimes
-from toolkit.router.quiet import where
 from toolkit.router.worker import Rank
 from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.choosing import MovesBy
 
 if TYPE_CHECKING:
     from toolkit.policies.stages.running import Why
-    from toolkit.router.known_workers import KnownWorkers
+    from toolkit.router.configured_workers import ConfiguredWorkers
+    from toolkit.router.decider_channel import DeciderChannel
     from toolkit.router.metrics import Metrics
     from toolkit.router.relay import Relay
     from toolkit.router.request import SubRequest
     from toolkit.router.request_channel import RequestChannel
+    from toolkit.router.switches import Switches
     from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
@@ -57,44 +59,45 @@ class Moves(WorkerListener):
     source is not able to is followed by the next best one.
     """
 
-    def __init__(self, known_workers: KnownWorkers, metrics: Metrics, config: RouterConfig) -> None:
+    def __init__(
+        self,
+        known_workers: ConfiguredWorkers,
+        channel: DeciderChannel,
+        metrics: Metrics,
+        config: RouterConfig,
+        switches: Switches,
+    ) -> None:
         self._known_workers = known_workers
-        self._channel = known_workers.channel
+        self._channel = channel
         self._metrics = metrics
+        self._switches = switches
         self._live: dict[int, Live] = {}
         """By the number that the decider knows."""
         self._named: defaultdict[str, dict[Live, None]] = defaultdict(dict)
         self._asked: dict[int, asyncio.Future[MoveOutcome]] = {}
         """Who waits for what becomes of a move."""
         self._asks = 0
-        self._planning: set[asyncio.Task[None]] = set()
         self._reasons: dict[int, list[str]] = {}
         """Of moves under way: why kinds that were tried could not."""
-        self.kind: MovesBy = config.moves
-        """What was set."""
         self._replays = ReplayTimes()
-        self.kinds: Sequence[Kind] = ()
-        """Those that this router may use, the best one first."""
-        self.use(config.moves)
+        direct, replay = Direct(known_workers.worker_key, self._replays), Replay()
+        self._kinds: dict[MovesBy, Sequence[Kind]] = {
+            "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
+        }  # fmt: skip
         self.counts: Counter[MoveCount] = Counter()
         self.kept: Counter[Kept] = Counter()
-        self.emptied: defaultdict[Rank, Counter[str]] = defaultdict(Counter)
-        """By source, what came of moves of ranks that are to be empty."""
         self.tokens = 0
         """KV tokens of all that was moved."""
-        self.under_way: Counter[Rank] = Counter()
-        """By source, the moves that were begun and are not over."""
+        self.under_way = 0
+        """Moves that were begun and are not over."""
         self._stalls: deque[float] = deque(maxlen=RING)
         if config.rebalancing is not None and not known_workers.worker_key:
             log.warning("rebalance: nothing can be moved, as the router has no worker_api_key_env")
 
-    def use(self, kind: MovesBy) -> None:
-        """From now on."""
-        direct, replay = Direct(self._known_workers.worker_key, self._replays), Replay()
-        chosen: dict[MovesBy, tuple[Kind, ...]] = {
-            "auto": (direct, replay), "direct": (direct,), "replay": (replay,)
-        }  # fmt: skip
-        self.kinds, self.kind = chosen[kind], kind
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """Those that this router may use, the best one first."""
+        return self._kinds[self._switches.moves]
 
     @contextmanager
     def running(
@@ -128,6 +131,10 @@ class Moves(WorkerListener):
     def all(self) -> list[Live]:
         """All that run, wherever."""
         return list(self._live.values())
+
+    def numbered(self, number: int) -> Live | None:
+        """By the number that the decider knows; None: it has ended."""
+        return self._live.get(number)
 
     def on(self, rank: Rank) -> list[Live]:
         """What decodes there now, or is prefilled for it."""
@@ -165,24 +172,8 @@ class Moves(WorkerListener):
                 self._begin(order)
             case m.MoveKept():
                 self._not_begun(order)
-            case m.PlanStages():
-                task = asyncio.get_running_loop().create_task(self._plan(order))
-                self._planning.add(task)
-                task.add_done_callback(self._planning.discard)
-            case m.Restaged():
-                log.info("stages are %s now", order.layout)
             case _:
                 pass
-
-    async def _plan(self, order: m.PlanStages) -> None:
-        plan = order.planner.plan
-        try:
-            layout = await asyncio.to_thread(plan, order.live, order.layout, order.move_s)
-        except Exception as error:  # the stages stay, and there is a next time
-            log.error("stages were not planned: %s", where(error))
-            return
-        if layout is not None:
-            self._channel.send(m.StagesPlanned(layout))
 
     def _seen(self, live: Live) -> m.SeenRequest:
         return m.SeenRequest(live.number, live.generated, self.why_not(live) or "")
@@ -207,10 +198,11 @@ class Moves(WorkerListener):
     def _order(self, live: Live, source: Rank, order: m.MoveOrder, way: int) -> None:
         target, kind = cast(Rank, order.rank), self.kinds[way]
         move = Move(
-            source, target, order.why, kind.name, live.length, order.reservation, self._channel
-        )
+            source, target, order.why, kind.name, live.length, order.reservation, self._channel,
+            order.room,
+        )  # fmt: skip
         move.done.add_done_callback(lambda done: self._ended(order, move, way, done.result()))
-        self.under_way[source] += 1
+        self.under_way += 1
         live.order(move, kind)
 
     def _refuse(self, order: m.MoveOrder, outcome: MoveOutcome) -> None:
@@ -224,10 +216,10 @@ class Moves(WorkerListener):
         outcome = MoveOutcome("ended" if kept.ended else "kept", kept.reason)
         if self._reasons.pop(kept.request, None) is None:
             self._count(kept.why, outcome)
-        self._tell(kept.ask, kept.request, outcome)
+        self._tell(kept.ask, outcome)
 
     def _ended(self, order: m.MoveOrder, move: Move, way: int, outcome: MoveOutcome) -> None:
-        self.under_way[move.source] -= 1
+        self.under_way -= 1
         self._count(move.why, outcome)
         if outcome.how == "kept":
             kept = Kept(outcome.kind, outcome.cause or "target")
@@ -245,8 +237,6 @@ class Moves(WorkerListener):
             ended = m.MoveEnded(order.request, "kept", generated=live.generated, again=way + 1)
             self._channel.send(ended)
             return
-        if order.why == "drain":
-            self.emptied[move.source][outcome.how] += 1
         self._over(order, outcome)
 
     def _over(self, order: m.MoveOrder, outcome: MoveOutcome) -> None:
@@ -260,39 +250,44 @@ class Moves(WorkerListener):
             None if where is None else where.key,
             outcome.stall_s,
             outcome.tokens,
+            reason=outcome.reason,
         )
-        self._tell(order.ask, order.request, outcome)
+        self._tell(order.ask, outcome)
         self._channel.send(ended)
 
-    def _tell(self, ask: int, request: int, outcome: MoveOutcome) -> None:
-        waits, live = self._asked.get(ask), self._live.get(request)
+    def _tell(self, ask: int, outcome: MoveOutcome) -> None:
+        waits = self._asked.get(ask)
         if waits is not None and not waits.done():
             waits.set_result(outcome)
-        if live is not None and outcome.how == "kept":
-            live.refused = outcome.reason
 
     def _count(self, why: Why, outcome: MoveOutcome) -> None:
         counted = MoveCount(why, outcome.kind, outcome.how)
         self.counts[counted] += 1
         self._metrics.moves.labels(*counted).inc()
 
-    def describe(self) -> dict[str, Any]:
-        """For GET /workers."""
-        stalls = sorted(self._stalls)
-        return {
-            "kind": self.kind,
-            "under_way": sum(self.under_way.values()),
-            "outcomes": [
-                {**counted._asdict(), "count": count}
-                for counted, count in sorted(self.counts.items())
-            ],
-            "kept": [
-                {**kept._asdict(), "count": count} for kept, count in sorted(self.kept.items())
-            ],
-            "tokens": self.tokens,
-            "stall_ms": {
-                f"p{p}": round(stalls[min(len(stalls) - 1, len(stalls) * p // 100)] * 1e3, 3)
-                for p in (50, 90, 99)
-                if stalls
-            },
-        }
+    def figures(self) -> MoveFigures:
+        """Since the start."""
+        return MoveFigures(
+            under_way=self.under_way,
+            outcomes=[(*counted, count) for counted, count in self.counts.items()],
+            kept=[(*kept, count) for kept, count in self.kept.items()],
+            tokens=self.tokens,
+            stalls=list(self._stalls),
+        )
+
+
+def described(figures: MoveFigures, kind: MovesBy) -> dict[str, Any]:
+    """For GET /workers. `kind`: what was set."""
+    return {
+        "kind": kind,
+        "under_way": figures.under_way,
+        "outcomes": [
+            {**MoveCount(why, how, outcome)._asdict(), "count": count}
+            for why, how, outcome, count in figures.outcomes
+        ],
+        "kept": [
+            {**Kept(how, cause)._asdict(), "count": count} for how, cause, count in figures.kept
+        ],
+        "tokens": figures.tokens,
+        "stall_ms": percentiles_ms(figures.stalls),
+    }

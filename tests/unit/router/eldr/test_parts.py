@@ -359,7 +359,7 @@ from toolkit.settings.router.config import RouterConfig
 async def main():
     router = RouterApp(RouterConfig.model_validate_json(sys.argv[1]))
     router.app(), router.metrics.text()
-    router.dispatcher.set_policy("decode", "label_oracle")
+    router.control.policies.use("decode", "label_oracle")
 asyncio.run(main())
 print([name for name in ("numpy", "scipy", "safetensors", "torch") if name in sys.modules])
 """
