@@ -22,6 +22,8 @@ from tests.preloading import Process
 from tests.standin import forking
 from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
 
+RELAYS = int(os.environ.get("TOOLKIT_TEST_RELAYS", "1"))
+"""Relay processes of every router that does not say how many it has."""
 WAIT_LIMIT_S = 60.0
 """Only a test that fails waits so long: a refit at nice 10 may take long on a full machine."""
 
@@ -128,6 +130,7 @@ class Cluster:
             "rerun_wait_s": 10,
             "worker_api_key_env": "TOOLKIT_WORKER_KEY",
             "workers": [{**w.config(), **self.role_config.get(w.role, {})} for w in self.workers],
+            **({"relays": RELAYS} if self.router_module == "toolkit.router" else {}),
             **self.config,
         }
         path.write_text(json.dumps(config))

@@ -37,6 +37,8 @@ PROBE_S = 10.0
 PROBATION_S = 2.0
 """So long a suspect has a worker to itself whose answer does not stream."""
 GONE_RETRY_AFTER_S = 2
+REJOINED_S = 0.5
+"""So long a request that rejoined waits for word of its prefill: it may have been missed."""
 
 
 class Attempts:
@@ -81,6 +83,37 @@ class Attempts:
             message.deadline,
         )  # fmt: skip
         self._begin(request, now)
+
+    def rejoined(self, message: m.Rejoined, now: float) -> None:
+        request = self.requests[message.request] = RequestState(
+            message.request, message.view, message.shape, message.streams, message.arrived,
+            message.deadline,
+        )  # fmt: skip
+        request.generated, request.attempt = message.generated, message.attempts
+        for call in message.calls:
+            rank = self._choosing.ranks.rank(call.rank)
+            reservation = self._choosing.reserve(
+                rank, request.view, now,
+                generates=call.answers and rank.worker.spec.role != "prefill",
+                streams=request.streams, generated=request.generated,
+            )  # fmt: skip
+            reservation.proven = call.proven
+            request.calls.append(reservation)
+        places, waits = tuple(request.calls), None
+        if places and not any(call.answers for call in message.calls):
+            waits = places[-1]
+        self.orders.append(m.Restored(request.number, places, waits))
+        if message.begins:
+            self._begin(request, now)
+        elif waits is not None:
+            request.prefill_rank = waits.rank
+            if self.late:
+                request.credit = waits.rank
+                waits.rank.credit -= 1
+            self.parked += 1
+            self._wait_for(request, WaitStep.PREFILLING, now + REJOINED_S)
+        elif places:
+            self._run(request, now)
 
     def go_on(self, message: m.NextAttempt, now: float) -> None:
         request = self.requests[message.request]

@@ -47,6 +47,7 @@ class Decider:
             m.CallReleased: attempts.released,
             m.Failed: attempts.failed,
             m.RequestEnded: self._request_ended,
+            m.Rejoined: self._rejoined,
             m.MoveAsked: moves.asked,
             m.MoveEnded: moves.ended,
             m.RunningSeen: moves.seen,
@@ -108,6 +109,11 @@ class Decider:
     def _request_ended(self, message: m.RequestEnded, now: float) -> None:
         self.attempts.ended(message, now)
         self.moves.over(message.request, now)
+
+    def _rejoined(self, message: m.Rejoined, now: float) -> None:
+        self.attempts.rejoined(message, now)
+        if message.move is not None:
+            self.moves.rejoined(message.request, message.move, now)
 
     def _greeted(self, message: m.WorkerGreeted, now: float) -> None:
         self.moves.begin(now)

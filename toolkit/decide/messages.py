@@ -116,6 +116,42 @@ class TokensCame(Struct, frozen=True):
     tokens: tuple[tuple[Reservation, int], ...]
 
 
+class RejoinedCall(NamedTuple):
+    """A call that runs. `answers`: its answer is the client's."""
+
+    rank: Key
+    answers: bool
+    proven: bool
+
+
+class RejoinedMove(NamedTuple):
+    """A move that is under way. `call`: its place, by its place among the calls; `ask`: of who
+    asked, or 0."""
+
+    call: int
+    why: Why
+    ask: int
+
+
+class Rejoined(Struct, frozen=True):
+    """A request that was there before the decider was, or its host: another one had it. Its fields
+    are those of `Arrive`, and of the present attempt those of `NextAttempt`; `attempts`: before it.
+    `begins`: it waits for its first worker; those that have one are told before. Is answered with
+    `Restored`."""
+
+    request: int
+    view: RequestView
+    shape: Shape
+    streams: bool
+    arrived: float
+    deadline: float
+    generated: int
+    attempts: int
+    begins: bool
+    calls: tuple[RejoinedCall, ...]
+    move: RejoinedMove | None = None
+
+
 class SeenRequest(NamedTuple):
     """A request that runs: tokens of its answer that its client has, and why it could not go on
     elsewhere now; empty where it could."""
@@ -344,6 +380,15 @@ class Refuse(Struct, frozen=True):
     cause: Exception | None = None
 
 
+class Restored(Struct, frozen=True):
+    """The places of a request that rejoined, in the order of its calls. `waits`: of the prefill
+    that it waits for; None: it waits for none."""
+
+    request: int
+    reservations: tuple[Reservation, ...]
+    waits: Reservation | None
+
+
 class Quarantined(Struct, frozen=True):
     """The request is in quarantine; what it saw: (worker, what happened)."""
 
@@ -424,7 +469,7 @@ class Waited(Struct, frozen=True):
 
 RequestMessage = (
     Arrive | NextAttempt | Prefilled | Proven | TokensCame | CallReleased | Failed | MoveEnded
-    | RequestEnded
+    | RequestEnded | Rejoined
 )  # fmt: skip
 WorkerMessage = (
     WorkerGreeted | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied | LoadRead
@@ -433,7 +478,7 @@ WorkerMessage = (
 OperatorMessage = Hold | Empty | MoveAsked | UsePolicy | UseDispatch
 Told = RunningSeen | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed
 Message = RequestMessage | WorkerMessage | OperatorMessage | Told
-RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse
+RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse | Restored
 MoveDecision = Look | MoveOrder | MoveKept | PlanStages | Restaged
 Noted = Quarantined | Ejected | Waited | MoveDecision
 Order = RequestOrder | WorkerStuck | HealthChanged | Noted

@@ -198,6 +198,18 @@ class MoveDecider:
                 self._pass_at = min(self._pass_at, now + soon)
         self._begin_asked(now)
 
+    def rejoined(self, number: int, move: m.RejoinedMove, now: float) -> None:
+        """A request has rejoined that is being moved."""
+        request = self._requests[number]
+        place = request.calls[move.call]
+        others = [call for call in request.calls if call is not place]
+        sources = [call.rank for call in others if call.rank.worker.spec.role != "prefill"]
+        if sources:
+            ask = _Ask(move.ask, number, sources[-1], None, move.why)
+            length = request.view.prompt_tokens
+            self._seen[number] = m.SeenRequest(number, request.generated, "it is being moved")
+            self.under_way[number] = _UnderWay(ask, place.rank, length, now, place)
+
     def over(self, request: int, now: float) -> None:
         """A request has ended. What became of its move the host may say later."""
         self._seen.pop(request, None)

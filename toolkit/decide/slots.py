@@ -17,12 +17,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 Grant = Callable[[], bool]
 """Tells a part that it has a slot; False when it does not want it any more."""
 
 
 WAIT_LIMIT = 64
+
+
+class RunningElsewhere(Protocol):
+    """Parts that take slots of the same number elsewhere: in other processes of a router."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def running_batched(self) -> int: ...
+
+
+class Nowhere:
+    """There is no elsewhere."""
+
+    running = running_batched = 0
+
+
+NOWHERE = Nowhere()
 
 
 class Queued:
@@ -38,10 +57,12 @@ class Queued:
 
 
 class Slots:
-    """`take` and `give`; a part that waits is told by its `Grant` that it has a slot."""
+    """`take` and `give`; a part that waits is told by its `Grant` that it has a slot. `elsewhere`:
+    who takes of the same slots. Whoever waits here for one that is freed there must `look`."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, elsewhere: RunningElsewhere = NOWHERE) -> None:
         self.most = most
+        self._elsewhere = elsewhere
         self.wide = max(1, most - max(1, most // 4))
         self.running = 0
         self.batched = 0
@@ -87,8 +108,15 @@ class Slots:
         if not job.grants:
             self._line(job).remove(job)
 
+    def look(self) -> None:
+        """A slot may have been freed elsewhere."""
+        self._fill()
+
     def _room(self, batch: bool) -> bool:
-        return self.running < self.most and not (batch and self.batched >= self.wide)
+        other = self._elsewhere
+        if self.running + other.running >= self.most:
+            return False
+        return not (batch and self.batched + other.running_batched >= self.wide)
 
     def _count(self, batch: bool, change: int) -> None:
         self.running += change

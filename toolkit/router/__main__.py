@@ -7,21 +7,17 @@ once. Exit codes: 0 after a drain, 2 for a wrong configuration, 1 when the port 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolkit.router.parse_server import Started
 
 ADMIN_CONNECTIONS = 256
-LAST_WORDS_S = 1.0
-"""What still runs after the drain has so long before it is cancelled (aiohttp gives it a minute):
-an admin's request that waits for a refit, say, or a stream that outlived `drain_timeout_s`."""
 
 
 async def serve(config_path: str, parsers: Started) -> int:
@@ -29,10 +25,10 @@ async def serve(config_path: str, parsers: Started) -> int:
 
     from toolkit.contract.addresses import host_port, http_url, loopback_like
     from toolkit.front import inherited
-    from toolkit.limited_logs import limit_all
-    from toolkit.router import connections, descriptors, lobby, quiet
+    from toolkit.router import connections, descriptors, lobby
     from toolkit.router.app import RouterApp
     from toolkit.router.listener import Listener
+    from toolkit.router.processes import serving
     from toolkit.settings.router.config import ConfigError
     from toolkit.settings.router.load import load_config
 
@@ -42,16 +38,16 @@ async def serve(config_path: str, parsers: Started) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    router.metrics.watch_logs(limit_all())
-    asyncio.get_running_loop().set_exception_handler(quiet.on_loop_error)
+    serving.log_and_limit(router.metrics)
     limit = descriptors.raise_limit()
     share = descriptors.client_share(limit, len(config.workers), config.max_inflight)
     most, keys = min(config.max_connections, share), bool(router.guard.names)
-    clients = lobby.Lobby(most, config.head_timeout_s, config.write_stall_s, keys)
+    strangers = lobby.strangers_of(most, keys)
+    clients = lobby.Lobby(most, config.head_timeout_s, config.write_stall_s, strangers)
     runner = web.AppRunner(
-        router.app(), access_log=None, handler_cancellation=True, shutdown_timeout=LAST_WORDS_S
-    )
+        router.app(), access_log=None, handler_cancellation=True,
+        shutdown_timeout=serving.LAST_WORDS_S,
+    )  # fmt: skip
     await runner.setup()
     assert runner.server is not None
     make = connections.factory(clients, runner.server, config.max_head_kib, config.keepalive_s)
@@ -79,10 +75,8 @@ async def serve(config_path: str, parsers: Started) -> int:
         limit, clients.most, config.max_connections,
     )  # fmt: skip
     log.info("listening on %s", http_url(host, port))
-    # What is there now stays: the collector need not walk it while streams wait.
-    gc.collect()
-    gc.freeze()
-    stop = _on_signals()
+    serving.settle()
+    stop = serving.on_signals()
     await stop.get()
     await listener.stop()
     drain, again = asyncio.ensure_future(router.drain()), asyncio.ensure_future(stop.get())
@@ -96,12 +90,21 @@ async def serve(config_path: str, parsers: Started) -> int:
     return 0
 
 
-def _on_signals() -> asyncio.Queue[int]:
-    stop: asyncio.Queue[int] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.put_nowait, number)
-    return stop
+def relays_of(config_path: str) -> int:
+    """How many relay processes the configuration asks for; 1 of one that cannot be read, which the
+    router then says. Nothing is imported for it: the parsing processes are forked first."""
+    import json
+
+    try:
+        given = json.loads(Path(config_path).read_text())
+        asked, most = given.get("relays", 1), given.get("max_inflight", 0)
+    except (OSError, ValueError, AttributeError):
+        return 1
+    if asked == "auto":
+        from toolkit.settings.router.relays import automatic
+
+        return automatic(len(os.sched_getaffinity(0)), most if isinstance(most, int) else 0)
+    return asked if type(asked) is int else 1
 
 
 def main() -> int:
@@ -111,6 +114,13 @@ def main() -> int:
     from toolkit.router import parse_server
 
     # Before there is a thread, an event loop or a socket.
+    relays = relays_of(sys.argv[1])
+    if relays > 1:
+        from toolkit.router.processes import supervisor
+
+        # Numpy, where a profile brings it in: for a decision, threads only cost.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        return supervisor.run(sys.argv[1], relays)
     parsers = parse_server.forked()
     import uvloop
 

@@ -10,12 +10,41 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Protocol
 
-from toolkit.decide.slots import Queued, Slots
+from toolkit.decide.slots import Nowhere, Queued, RunningElsewhere, Slots
 from toolkit.router.draining import Draining
 from toolkit.router.errors import ApiError
 
 RETRY_AFTER_S = 1
+LOOK_S = 0.005
+"""How often who waits looks whether another process has freed a slot."""
+
+
+class OtherProcesses(RunningElsewhere, Protocol):
+    """What the other processes of this router have of the same places, and may see of these."""
+
+    @property
+    def places(self) -> int: ...
+    @property
+    def batched(self) -> int: ...
+    @property
+    def best_effort(self) -> int: ...
+    def tell(self, places: int, batched: int, best_effort: int, running: int, wide: int) -> None:
+        """What this one has; `wide`: running parts of batches."""
+        ...
+
+
+class NoOthers(Nowhere):
+    """This process is all of the router."""
+
+    places = batched = best_effort = 0
+
+    def tell(self, places: int, batched: int, best_effort: int, running: int, wide: int) -> None:
+        """Nobody looks."""
+
+
+NO_OTHERS = NoOthers()
 
 
 class Admission:
@@ -24,7 +53,15 @@ class Admission:
     all times. So do best-effort ones together: of those who are too many they are turned away
     first."""
 
-    def __init__(self, max_inflight: int, max_queue: int, draining: Draining | None = None) -> None:
+    def __init__(
+        self,
+        max_inflight: int,
+        max_queue: int,
+        draining: Draining | None = None,
+        others: OtherProcesses | None = None,
+    ) -> None:
+        self._others = others or NO_OTHERS
+        self.shared = others is not None
         self.max_inflight = max_inflight
         self.max_queue = max_queue
         self.draining = draining or Draining()
@@ -36,7 +73,8 @@ class Admission:
         """Places that batches hold."""
         self.best_effort = 0
         """Places that best-effort requests hold."""
-        self.slots = Slots(max_inflight)
+        self.slots = Slots(max_inflight, self._others)
+        self._looks: asyncio.TimerHandle | None = None
 
     @property
     def running(self) -> int:
@@ -59,12 +97,15 @@ class Admission:
         """
         if self.draining.on:
             raise ApiError(503, "The router is draining; try another one.", retry_after=5)
-        many = count > 1 and self.batched + count > self.widest
-        behind = best_effort and self.best_effort + count > self.widest
-        if count > self.places or many or behind:
+        other = self._others
+        many = count > 1 and self.batched + other.batched + count > self.widest
+        behind = best_effort and self.best_effort + other.best_effort + count > self.widest
+        if count > self.places - other.places or many or behind:
+            running = self.running + other.running
+            waiting = self.queued + max(0, other.places - other.running)
             raise ApiError(
                 429,
-                f"The router is full: {self.running} requests run and {self.queued} wait "
+                f"The router is full: {running} requests run and {waiting} wait "
                 f"(limits {self.max_inflight} and {self.max_queue})."
                 + (" Best-effort requests get three quarters of that." if behind else ""),
                 retry_after=RETRY_AFTER_S,
@@ -82,6 +123,8 @@ class Admission:
             self.batched += count
         if best_effort:
             self.best_effort += count
+        if self.shared:
+            self.tell()
         return AdmissionEntry(self, count, best_effort)
 
     def _give_back(self, count: int, job: Queued) -> None:
@@ -90,6 +133,27 @@ class Admission:
             self.batched -= count
         if job.best_effort:
             self.best_effort -= count
+        if self.shared:
+            self.tell()
+
+    def tell(self) -> None:
+        """Let the other processes see what this one has."""
+        slots = self.slots
+        self._others.tell(
+            self.all - self.places, self.batched, self.best_effort, slots.running, slots.batched
+        )
+
+    def look_later(self) -> None:
+        """Somebody waits: look from time to time whether others have freed a slot."""
+        if self._looks is None and self._others.running:
+            self._looks = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._looks = None
+        self.slots.look()
+        self.tell()
+        if self.slots.waiting:
+            self.look_later()
 
 
 class AdmissionEntry:
@@ -119,6 +183,8 @@ class AdmissionEntry:
     async def _take(self) -> None:
         slots, job = self._admission.slots, self._job
         if slots.take_free(job):
+            if self._admission.shared:
+                self._admission.tell()
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -130,6 +196,7 @@ class AdmissionEntry:
 
         if slots.take(job, grant):
             return
+        self._admission.look_later()
         try:
             await turn
         except asyncio.CancelledError:
@@ -141,10 +208,13 @@ class AdmissionEntry:
             raise
 
     def _leave(self) -> None:
-        self._admission.slots.give(self._job.batch)
+        admission = self._admission
+        admission.slots.give(self._job.batch)
         if self._left:
             self._left -= 1
-            self._admission._give_back(1, self._job)
+            admission._give_back(1, self._job)
+        if admission.slots.waiting:  # others may have taken it
+            admission.look_later()
 
 
 class Slot:

@@ -22,6 +22,7 @@ and in practice far less: a connection without a body holds some 6 KiB.
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Protocol
 
 from toolkit.router.errors import ApiError
 
@@ -51,11 +52,25 @@ def weight(raw: bytes, count: int) -> int:
     return wide * len(raw) + VALUE_BYTES * count
 
 
+class HeldElsewhere(Protocol):
+    """Bytes of requests that other processes of this router hold of the same memory."""
+
+    @property
+    def held(self) -> int: ...
+
+
+class NothingElsewhere:
+    """This process is all of the router."""
+
+    held = 0
+
+
 class Budget:
     """The charges of all requests."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, elsewhere: HeldElsewhere | None = None) -> None:
         self.most = most
+        self._elsewhere = elsewhere or NothingElsewhere()
         self.held = 0
         self.peak = 0
         self._read_until = 0.0
@@ -77,7 +92,9 @@ class Budget:
 
     def has_room(self, whole: int) -> bool:
         """Whether all that is held now is within what requests of `whole` bytes may take."""
-        return self.held <= (self.most if whole <= SMALL else self.most * 3 // 4)
+        return self.held + self._elsewhere.held <= (
+            self.most if whole <= SMALL else self.most * 3 // 4
+        )
 
     def add(self, size: int, whole: int) -> None:
         """Charge `size` more bytes to a request that then holds `whole`.
@@ -93,10 +110,11 @@ class Budget:
                 f"This request takes {whole / MIB:.0f} MiB of memory, all its parts together; the "
                 f"router has {limit / MIB:.0f} MiB for requests. Send several smaller ones.",
             )
-        if size > 0 and self.held + size > limit:
+        held = self.held + self._elsewhere.held
+        if size > 0 and held + size > limit:
             raise ApiError(
                 503,
-                f"The router holds {self.held / MIB:.0f} MiB of requests, and takes no more of "
+                f"The router holds {held / MIB:.0f} MiB of requests, and takes no more of "
                 f"this size now (limit {limit / MIB:.0f} MiB). Try again.",
                 retry_after=2,
             )
@@ -145,6 +163,6 @@ class Charge:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._budget.held -= self.bytes
+        self._budget.hold(-self.bytes)
         self.bytes = 0
         self._over = True

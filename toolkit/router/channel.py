@@ -7,12 +7,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from toolkit.decide import messages as m
 from toolkit.decide.decider import Decider
 from toolkit.decide.reservation import Reservation
 from toolkit.router.decider_channel import Suspicion, TakesOrders
+
+if TYPE_CHECKING:
+    from toolkit.router.errors import ApiError
 
 
 class TakesVerdicts(Protocol):
@@ -24,13 +27,16 @@ class TakesVerdicts(Protocol):
 class HearsDecisions(Protocol):
     """Who hears what the decider has decided, beside those whom it orders something."""
 
-    def health_changed(self) -> None: ...
+    def health_changed(self, worker: str) -> None: ...
     def note(self, order: m.Noted) -> None: ...
 
 
 class Channel:
     """Tells the decider messages, with the time, and carries its orders out at once: whoever sends
     a message finds its orders carried out. Keeps the decider's clock."""
+
+    refusal: ApiError | None = None
+    """Whoever asks has the decider."""
 
     def __init__(self) -> None:
         self._decider: Decider | None = None
@@ -76,6 +82,9 @@ class Channel:
         """Whether requests must come with a digest."""
         return self.decider.quarantines
 
+    def beside(self, number: int, rid: str, worker: str) -> None:
+        """Nobody has to know: what ends this process ends its connections too."""
+
     def suspicion(self, number: int) -> Suspicion:
         """Of a request; none before it runs and when it is over."""
         known = self.decider.attempts.requests.get(number)
@@ -120,14 +129,14 @@ class Channel:
 
     def _carry_out(self, order: m.Order) -> None:
         match order:
-            case m.PrefillOrder() | m.DecodeOrder() | m.Again() | m.Refuse():
+            case m.PrefillOrder() | m.DecodeOrder() | m.Again() | m.Refuse() | m.Restored():
                 request = self._requests.get(order.request)
                 if request is not None:
                     request.take(order)
             case m.WorkerStuck() | m.HealthChanged():
                 self._workers[order.worker].judged(order)
                 for listener in self._listeners:
-                    listener.health_changed()
+                    listener.health_changed(order.worker)
             case _:
                 for listener in self._listeners:
                     listener.note(order)

@@ -19,12 +19,14 @@ class ConfiguredWorkers:
     def __init__(
         self, config: RouterConfig, channel: TellsDecider, api_key: str | None = None
     ) -> None:
-        self.workers = [Worker(worker, config, channel, api_key) for worker in config.workers]
+        self.listeners: list[WorkerListener] = []
+        """Who hears of workers, in this order."""
+        self.workers = [
+            Worker(worker, config, channel, api_key, self.listeners) for worker in config.workers
+        ]
         self.worker_key = api_key
         """With which workers know the router."""
         self._named = {worker.name: worker for worker in self.workers}
-        self.listeners: list[WorkerListener] = []
-        """Who hears of workers, in this order."""
 
     def listen(self, listener: WorkerListener) -> None:
         """One more that hears of workers."""

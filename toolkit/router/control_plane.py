@@ -49,7 +49,7 @@ class ControlPlane:
         self.planning = StagePlanning(known_workers.channel)
         known_workers.listen(self.planning)
         self.prefills = FinishedPrefills(
-            known_workers.channel, metrics, self.locality, self.switches
+            known_workers.channel, metrics, self.locality, self.switches, known_workers.listeners
         )
         self.drains = Drains(known_workers, known_workers.decider.moves)
         self._watchers: list[asyncio.Task[None]] = []

@@ -33,6 +33,7 @@ from toolkit.router.silence import give_up_silent
 from toolkit.router.validate import models
 
 if TYPE_CHECKING:
+    from toolkit.router.admission import OtherProcesses
     from toolkit.router.configured_workers import ConfiguredWorkers
     from toolkit.router.draining import Draining
     from toolkit.router.metrics import Metrics
@@ -59,13 +60,16 @@ class DataPlane:
         draining: Draining,
         recording: Records | None,
         parsers: Started | None = None,
+        others: OtherProcesses | None = None,
+        memory: Budget | None = None,
     ) -> None:
+        """`others`, `memory`: where other processes serve requests as well."""
         self.config = config
         self.known_workers = known_workers
         self.dispatcher = dispatcher
         self.metrics = metrics
-        self.admission = Admission(config.max_inflight, config.max_queue, draining)
-        self.budget = Budget(config.max_body_total_mib * budget.MIB)
+        self.admission = Admission(config.max_inflight, config.max_queue, draining, others)
+        self.budget = memory or Budget(config.max_body_total_mib * budget.MIB)
         self.parser = Parser(config.parse_cpu_ms / 1000, parsers)
         self.recording = recording
         self.known_requests = KnownRequests()
@@ -197,6 +201,9 @@ class DataPlane:
         limit = self.config.max_body_mib * budget.MIB
         bodies.refuse(request, self.config, limit)
         self.admission.check()  # before anything of the body is read
+        refusal = self.dispatcher.channel.refusal
+        if refusal is not None:
+            raise refusal
         with self.budget.open() as charge:
             chunks = await bodies.read(request, self.config, charge, limit)
             return await self._parsed(request, client, known, chunks, charge)

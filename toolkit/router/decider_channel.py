@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from toolkit.decide import messages as m
     from toolkit.decide.reservation import Reservation
+    from toolkit.router.errors import ApiError
+    from toolkit.router.prefills import PrefillFacts
 
 
 class Suspicion(NamedTuple):
@@ -18,10 +20,31 @@ class Suspicion(NamedTuple):
     lingering: bool = False
 
 
+class TakesCalls(Protocol):
+    """An attempt of a request: who calls the workers that the decider names. `rid`: what these
+    call it, `sampled`: whether its experts count for the drift of traffic."""
+
+    facts: PrefillFacts
+
+    @property
+    def rid(self) -> str: ...
+    @property
+    def sampled(self) -> bool: ...
+    def prefill(self, order: m.PrefillOrder) -> None: ...
+    def decode(self, order: m.DecodeOrder) -> None: ...
+
+
 class TakesOrders(Protocol):
     """A request of the router."""
 
     def take(self, order: m.RequestOrder) -> None: ...
+
+
+class Attempting(TakesOrders, Protocol):
+    """A request that runs in attempts; `attempt`: the present one."""
+
+    @property
+    def attempt(self) -> TakesCalls | None: ...
 
 
 class TellsDecider(Protocol):
@@ -40,7 +63,12 @@ class DeciderChannel(TellsDecider, Protocol):
         """Whether requests must come with a digest."""
         ...
 
-    def join(self, request: TakesOrders) -> int:
+    @property
+    def refusal(self) -> ApiError | None:
+        """Why no new request can be decided now; None: it can."""
+        ...
+
+    def join(self, request: Attempting) -> int:
         """A number for a request, under which it gets orders until `leave`."""
         ...
 
@@ -59,4 +87,8 @@ class DeciderChannel(TellsDecider, Protocol):
 
     def give_back(self, reservation: Reservation) -> None:
         """It was not used."""
+        ...
+
+    def beside(self, number: int, rid: str, worker: str) -> None:
+        """The request also runs on this worker, which calls it `rid`: it moves there."""
         ...

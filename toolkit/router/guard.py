@@ -111,7 +111,7 @@ class Guard:
         if not self._port:
             return False
         name = request.get_extra_info("sockname")
-        return name is not None and name[1] == self._port
+        return isinstance(name, tuple) and name[1] == self._port
 
 
 def guard_of(config: RouterConfig) -> Guard:

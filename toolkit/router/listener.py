@@ -15,7 +15,6 @@ from toolkit.front import BACKLOG, opened
 from toolkit.router.quiet import Tally
 
 BATCH = 64
-"""Connections that are taken in one turn of the loop."""
 PAUSE_S = 0.1
 SEND_BUFFER = 128 * 1024
 """Bytes of answers that the kernel may hold for a client that does not read; by itself it takes 4
@@ -27,8 +26,10 @@ _THEIRS = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
 class Listener:
     """Listening sockets, of one or more `start`s; each connection gets a protocol of `make`."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol], batch: int = BATCH) -> None:
+        """`batch`: connections that are taken in one turn of the loop."""
         self._make = make
+        self._batch = batch
         self._sockets: list[socket.socket] = []
         self._paused: set[asyncio.TimerHandle] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -73,7 +74,7 @@ class Listener:
 
     def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(BATCH):
+        for _ in range(self._batch):
             try:
                 accepted, _ = listening.accept()
             except OSError as error:

@@ -28,6 +28,12 @@ LOOKS = 4
 LOOK_S = 0.25
 
 
+def strangers_of(most: int, keys: bool, processes: int = 1) -> int:
+    """Connections without a key that one of so many processes may have, where clients have
+    `keys`."""
+    return max(1, int(most * STRANGERS / processes)) if keys else 0
+
+
 class Guest(Protocol):
     """A client's connection, as the lobby needs it."""
 
@@ -40,22 +46,41 @@ class Guest(Protocol):
     def drop(self) -> None: ...
 
 
+class ConnectedElsewhere(Protocol):
+    """Connections of clients that other processes of this router have, of as many."""
+
+    @property
+    def connections(self) -> int: ...
+
+
+class NobodyElsewhere:
+    """This process is all of the router."""
+
+    connections = 0
+
+
 class Lobby:
     """All connections of clients, and the clock of those whose head is not complete."""
 
-    def __init__(self, most: int, head_s: float, stall_s: float, keys: bool = False) -> None:
-        """`stall_s`: how long a client may take nothing of what waits for it; `keys`: clients have
-        keys."""
+    def __init__(
+        self,
+        most: int,
+        head_s: float,
+        stall_s: float,
+        strangers: int = 0,
+        elsewhere: ConnectedElsewhere | None = None,
+    ) -> None:
+        """`stall_s`: how long a client may take nothing of what waits for it; `strangers`: most
+        connections without a key, 0 where clients have none."""
         self.most = most
+        self._elsewhere = elsewhere or NobodyElsewhere()
         self.head_s = head_s
         self.stalls = Stalls(stall_s)
         self.open: dict[Guest, float] = {}
         """With the time of the last request's head; those that had none for longest come first."""
         self.heads: dict[Guest, float] = {}
         """Deadlines of heads, the nearest first."""
-        self.strangers: Strangers[Guest] = Strangers(
-            max(1, int(most * STRANGERS)) if keys else most
-        )
+        self.strangers: Strangers[Guest] = Strangers(strangers or most)
         self.live: set[Guest] = set()
         """Also those that are being closed."""
         self.stalled = Tally("connections dropped, since their clients took nothing any more")
@@ -68,7 +93,7 @@ class Lobby:
 
     def enter(self, connection: Guest) -> bool:
         now = monotonic()
-        if len(self.open) >= self.most and not self._make_room():
+        if len(self.open) + self._elsewhere.connections >= self.most and not self._make_room():
             self.full.add()
             return False
         self.live.add(connection)

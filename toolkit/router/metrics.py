@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from toolkit.contract.request_class import RequestClass
@@ -37,10 +38,17 @@ class Timing:
 
 
 class Metrics(WorkerListener):
-    """One registry per router, so that tests can run several in one process."""
+    """One registry per router, so that tests can run several in one process.
 
-    def __init__(self) -> None:
-        self.registry = Registry()
+    `shared`: the folder in which all processes of this router count together
+    (PROMETHEUS_MULTIPROC_DIR, which must be set before this module is imported).
+    """
+
+    def __init__(self, shared: str | None = None) -> None:
+        self._shared = shared
+        self._collectors: list[Collector] = []
+        self._logs: Limited | None = None
+        self.registry = CollectorRegistry()
         one: dict[str, Any] = {"namespace": "toolkit_router", "registry": self.registry}
         self.requests = Counter(
             "requests", "Client requests by endpoint and status", ["endpoint", "status"], **one
@@ -116,20 +124,22 @@ class Metrics(WorkerListener):
             **one,
         )
         self.moved_tokens = Counter("moved_tokens", "KV tokens of requests that moved", **one)
-        self.running = Gauge("running", "Requests that hold a slot", **one)
-        self.queued = Gauge("queued", "Requests that wait for a slot", **one)
-        self.parked = Gauge("parked", "Prefills whose decode is not chosen yet", **one)
+        # Each is set by one process alone, but for the lines of logs.
+        level = one | {"multiprocess_mode": "livesum"}
+        self.running = Gauge("running", "Requests that hold a slot", **level)
+        self.queued = Gauge("queued", "Requests that wait for a slot", **level)
+        self.parked = Gauge("parked", "Prefills whose decode is not chosen yet", **level)
         self.inflight = Gauge(
-            "worker_inflight", "Requests of this router on a worker", ["worker", "dp_rank"], **one
+            "worker_inflight", "Requests of this router on a worker", ["worker", "dp_rank"], **level
         )
         self.held = Gauge(
-            "worker_held", "1 when it gets no new requests", ["worker", "dp_rank"], **one
+            "worker_held", "1 when it gets no new requests", ["worker", "dp_rank"], **level
         )
-        self.healthy = Gauge("worker_healthy", "1 when the worker answers", ["worker"], **one)
+        self.healthy = Gauge("worker_healthy", "1 when the worker answers", ["worker"], **level)
         self.unlogged = Gauge(
             "log_lines_left_out",
             "Log lines since the start that were left out, as too many were alike",
-            **one,
+            **level,
         )
         self.ring: deque[Timing] = deque(maxlen=RING)
         self.transfers: deque[float] = deque(maxlen=RING)
@@ -149,11 +159,16 @@ class Metrics(WorkerListener):
 
     def export(self, collector: Collector) -> None:
         """Show what others count as well."""
-        self.registry.register(collector)
+        self._collectors.append(collector)
 
     def watch_logs(self, limited: Limited) -> None:
         """Export how many lines of this process's log were left out."""
-        self.unlogged.set_function(lambda: limited.left_out)
+        self._logs = limited
+
+    def look(self) -> None:
+        """What is exported as it is now, now and then."""
+        if self._logs is not None:
+            self.unlogged.set(self._logs.left_out)
 
     def timing(self, timing: Timing, late: bool) -> None:
         self.ring.append(timing)
@@ -188,4 +203,13 @@ class Metrics(WorkerListener):
         }
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """The page for Prometheus; of all processes that count together."""
+        self.look()
+        page = Registry()
+        for collector in self._collectors:
+            page.register(collector)
+        if self._shared is None:
+            page.register(self.registry)
+        else:
+            MultiProcessCollector(page, self._shared)  # type: ignore[no-untyped-call]
+        return generate_latest(page)

@@ -54,7 +54,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def forked() -> Started:
     """Fork the server from this process, which must have one thread and no event loop."""
-    _prepare()  # here, for both
+    prepare()  # here, for both
     ours, theirs = pair()
     parent = os.getpid()
     pid = os.fork()
@@ -83,7 +83,7 @@ def started() -> Started:
 
 def serve(control: socket.socket, parent: int) -> None:
     """Fork whenever it is asked for, until the other end is closed."""
-    _die_with(parent)
+    die_with(parent)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C is the router's to handle
         signal.signal(number, signal.SIG_IGN)
@@ -105,7 +105,7 @@ def serve(control: socket.socket, parent: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def _prepare() -> None:
+def prepare() -> None:
     """Whatever is made at its first use."""
     models.prepare(frozenset())
     for path, raw in _FIRST:
@@ -115,7 +115,7 @@ def _prepare() -> None:
 
 def _parse(control: socket.socket, number: int, parent: int) -> None:
     """The life of a parsing process."""
-    _die_with(parent)
+    die_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     control.close()
@@ -137,7 +137,7 @@ def _tell(control: socket.socket) -> None:
             control.send(ENDED.pack(pid, os.waitstatus_to_exitcode(status)))
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """End when `parent`, which must be the parent, ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -153,7 +153,7 @@ def _keep_only(number: int) -> None:
 
 def main() -> int:
     _keep_only(0)
-    _prepare()
+    prepare()
     serve(socket.socket(fileno=0), int(sys.argv[1]))
     return 0
 

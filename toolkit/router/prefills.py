@@ -3,6 +3,7 @@ the prefill found out: the prompt's tokens, and the experts that it activated.""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from toolkit.router.metrics import Metrics
     from toolkit.router.switches import Switches
     from toolkit.router.worker import Worker
+    from toolkit.router.worker_listener import WorkerListener
     from toolkit.signatures.reader import SignatureSample
 
 
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
 class PrefillFacts:
     """What is known of an attempt's prefill. `view`: of the request, with what the prefill found
     out; `counted`: that has its true number of tokens. `told_at`: when the decider was told that
-    the prefill is done or, then before `done_at`, nearly."""
+    the prefill is done or, then before `done_at`, nearly. `posted_at`: when its worker got it."""
 
     view: RequestView
     counted: bool = False
+    posted_at: float = 0.0
     told_at: float = 0.0
     done_at: float = 0.0
 
@@ -73,8 +76,10 @@ class FinishedPrefills:
         metrics: Metrics,
         locality: Locality | None,
         switches: Switches,
+        listeners: Sequence[WorkerListener],
     ) -> None:
         self.channel = channel
+        self.listeners = listeners
         self.metrics = metrics
         self.locality = locality
         self.switches = switches
@@ -118,6 +123,8 @@ class _Wait:
         if not self._reservation.proven:
             every.channel.send(Proven(self._number, self._reservation, decode=False))
         if facts.told_at:
+            for listener in every.listeners:
+                listener.prefill_over(self._number, now)
             return
         facts.told_at = now
         if event.left:

@@ -90,16 +90,24 @@ class Recording:
 
     def begin(self, sub_request: SubRequest, arrived: float) -> RecordingEntry:
         """A request has come, at this monotonic time."""
-        self._last = max(self._last, round((self._begun + arrived) * 1000))
         view = sub_request.view
-        entry = RecordingEntry(
-            self._last,
-            view.prompt_tokens,
-            view.blocks,
-            sub_request.prompt_bytes,
-            view.request_class,
-            sub_request.request_id,
-        )
+        return self.enter(
+            arrived, view.prompt_tokens, view.blocks, sub_request.prompt_bytes,
+            view.request_class, sub_request.request_id,
+        )  # fmt: skip
+
+    def enter(
+        self,
+        arrived: float,
+        tokens: int,
+        blocks: tuple[int, ...],
+        prompt_bytes: int,
+        request_class: RequestClass,
+        request_id: str,
+    ) -> RecordingEntry:
+        """See `RecordingEntry`; `arrived`: in monotonic time."""
+        self._last = max(self._last, round((self._begun + arrived) * 1000))
+        entry = RecordingEntry(self._last, tokens, blocks, prompt_bytes, request_class, request_id)
         self._entries.append(entry)
         return entry
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from toolkit.decide import messages as m
 from toolkit.router.errors import ApiError, Retry
 
 if TYPE_CHECKING:
-    from toolkit.router.decider_channel import DeciderChannel
-    from toolkit.router.prefills import PrefillFacts
-
-
-class TakesCalls(Protocol):
-    """An attempt: who calls the workers that the decider names."""
-
-    facts: PrefillFacts
-
-    def prefill(self, order: m.PrefillOrder) -> None: ...
-
-    def decode(self, order: m.DecodeOrder) -> None: ...
+    from toolkit.router.decider_channel import DeciderChannel, TakesCalls
 
 
 class RequestChannel:
@@ -47,6 +36,8 @@ class RequestChannel:
             self.fail(_refusal(order, self.failure))
         elif isinstance(order, m.Again):
             self.go_on()
+        elif isinstance(order, m.Restored):
+            raise AssertionError("whoever rejoins takes that")
         elif self.attempt is None or self.turn.done():
             self.channel.give_back(order.reservation)  # it is over, or about to be
         elif isinstance(order, m.PrefillOrder):

@@ -24,6 +24,7 @@ from toolkit.router.errors import Reason
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Upstream
+from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.worker import WorkerConfig
 
@@ -48,6 +49,8 @@ class Rank(RankState):
         self.steps: StepSums | None = None
         self.silence = Silence(config.first_token_timeout_s, config.idle_timeout_s)
         self._lost_s = config.lost_s
+        self.is_empty = False
+        """It had no request at all when it last said how many it has."""
         self._posted: dict[Call, float | None] = {}
         """With the first reading since then after which none had a request."""
 
@@ -68,13 +71,14 @@ class Rank(RankState):
             )
             reading["total_tokens"] = event.capacity_tokens
         self.worker.channel.send(m.LoadRead(self.key, reading), now)
-        self._give_up_lost(empty=not reading["running"] and not reading["waiting"], now=now)
+        self.is_empty = not reading["running"] and not reading["waiting"]
+        self.give_up_lost(self.is_empty, now)
 
     def unreadable(self) -> None:
         """It published something that is no reading: there is none until the next one."""
         self.worker.channel.send(m.LoadRead(self.key, None))
 
-    def _give_up_lost(self, empty: bool, now: float) -> None:
+    def give_up_lost(self, empty: bool, now: float) -> None:
         """SGLang has no timer for a request that a rank never got: who sent it would wait for ever.
 
         A rank that says again and again for so long, since a request was posted, that it has none
@@ -101,6 +105,7 @@ class Rank(RankState):
         self.steps = sums
         if sums.steps > before:
             self.silence.stepped(monotonic())
+            self.worker.stepped(self)
         requests, tokens = sums.requests - requests, sums.new_tokens - tokens
         each = tokens / requests if requests else 1.0
         self.worker.channel.send(m.Stepped(self.key, sums.steps - before, each))
@@ -152,6 +157,7 @@ class Worker(WorkerState):
         router: RouterConfig,
         channel: TellsDecider,
         api_key: str | None = None,
+        listeners: Sequence[WorkerListener] = (),
     ) -> None:
         spec = WorkerSpec(
             name=config.name,
@@ -167,6 +173,7 @@ class Worker(WorkerState):
         self.ranks = [Rank(self, rank, router, bounds) for rank in range(config.dp_size)]
         self.config = config
         self.channel = channel
+        self._listeners = listeners
         self.hello = Hello()
         self.has_events = True
         self.why_down = ""
@@ -227,6 +234,8 @@ class Worker(WorkerState):
         told = self.on_moving.get(event.rid)
         if told is not None:
             told(event)
+        for listener in self._listeners:
+            listener.moving(self, event)
 
     def judged(self, order: m.WorkerStuck | m.HealthChanged) -> None:
         """The decider has judged one of its ranks."""
@@ -234,7 +243,7 @@ class Worker(WorkerState):
         if isinstance(order, m.WorkerStuck):
             why = f"{order.rank.name} is stuck: {order.rank.watchdog.describe()}"
             log.error("worker %s: its requests go elsewhere, as %s", self.name, why)
-            self._give_up(why, "stuck")
+            self.give_up(why, "stuck")
             return
         if rank is not None and rank.health is Health.SUSPECT:
             log.warning("%s gets nothing new: %s", rank.name, rank.watchdog.describe())
@@ -254,6 +263,11 @@ class Worker(WorkerState):
             "bound_s": round(rank.watchdog.bound_s, 1),
             "doing": rank.watchdog.doing,
         }
+
+    def stepped(self, rank: Rank) -> None:
+        """One of its ranks has made steps."""
+        for listener in self._listeners:
+            listener.stepped(rank)
 
     def heard(self, now: float) -> None:
         """It gave a sign of life."""
@@ -276,17 +290,28 @@ class Worker(WorkerState):
             self._lose()
         self.channel.send(m.WorkerDown(self.name))
         if fail is not None:
-            self._give_up(fail, "lost")
+            self.give_up(fail, "lost")
 
     def _lose(self) -> None:
         self.pool.close_idle()
         for rank in self.ranks:
             rank.forget_posted()
 
-    def _give_up(self, why: str, kind: Reason) -> None:
+    def give_up(self, why: str, kind: Reason) -> None:
+        """All that runs here, with that reason."""
         self._lose()
         for call in list(self.calls):
             call.close(why, kind)
+        for listener in self._listeners:
+            listener.given_up(self, why, kind)
+
+    def take_health(self, healthy: bool, open_ranks: Sequence[bool]) -> None:
+        """As another process of this router sees it, which listens to the worker."""
+        if self.healthy and not healthy:
+            self._lose()
+        self.healthy = healthy
+        for rank, is_open in zip(self.ranks, open_ranks, strict=True):
+            rank.held = not is_open
 
     def _data_lost(self) -> None:
         # This says nothing of what else runs there: those connections tell their own story. The

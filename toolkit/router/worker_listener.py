@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from toolkit.contract.events import GaveWay
+    from toolkit.contract.events import GaveWay, Moving
     from toolkit.decide import messages as m
+    from toolkit.decide.messages import FailureKind
     from toolkit.router.worker import Rank, Worker
 
 
@@ -28,8 +29,20 @@ class WorkerListener:
     def gave_way(self, worker: Worker, event: GaveWay) -> None:
         """Best-effort work of the worker stood still."""
 
-    def health_changed(self) -> None:
-        """Some worker's health is not what it was."""
+    def given_up(self, worker: Worker, why: str, kind: FailureKind) -> None:
+        """All that runs on the worker is given up."""
+
+    def moving(self, worker: Worker, event: Moving) -> None:
+        """The worker says what becomes of an order to send a request elsewhere."""
+
+    def prefill_over(self, request: int, at: float) -> None:
+        """The prefill of a request is done whose decode worker was chosen before."""
+
+    def stepped(self, rank: Rank) -> None:
+        """A rank has made steps."""
+
+    def health_changed(self, worker: str) -> None:
+        """Its health, or a rank's of it, is not what it was."""
 
     def note(self, order: m.Noted) -> None:
         """The decider has decided something that no single request or worker is ordered."""

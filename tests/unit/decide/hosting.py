@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from toolkit.contract.request_class import RequestClass
 from toolkit.decide import messages as m
 from toolkit.decide.bounds import DeciderBounds, MoveBounds
@@ -47,12 +49,16 @@ class Running:
 
     number: int
     view: RequestView
+    streams: bool = True
     prefill: Reservation | None = None
     decode: Reservation | None = None
     waits: bool = True
     """For an order."""
     move: m.MoveOrder | None = None
     """Under way."""
+    failed: m.Failed | None = None
+    """Whether it may run again is not decided."""
+    attempts: int = 0
     generated: int = 0
 
     @property
@@ -90,12 +96,10 @@ class DeciderHost:
         specs = [
             WorkerSpec(f"{role}-{i}", role, parked=parked) for role, n in roles for i in range(n)
         ]
-        stuck = StuckBounds(stuck_s=10.0, announced_s=60.0)
         self.now = 100.0
-        self.ranks = KnownRanks((WorkerState(spec, stuck) for spec in specs), self.now)
-        self.decider = Decider(self.ranks, bounds, None)
-        for side in ("prefill", "decode"):
-            self.use(policy if side == "decode" else "shortest_queue", side)
+        self._specs, self._bounds, self._policy = specs, bounds, policy
+        self._slots, self._reserve = slots, reserve
+        self._make()
         self.plain = plain
         self.running: dict[int, Running] = {}
         self.asked: dict[int, list[str]] = {}
@@ -103,9 +107,66 @@ class DeciderHost:
         self.ended: dict[int, list[str]] = {}
         self.orders: list[str] = []
         self.count = 0
-        for spec in specs:
-            self.tell(m.WorkerGreeted(spec.name, slots, reserve))
+        self._greet()
+
+    def _make(self) -> None:
+        """A decider that knows nothing yet."""
+        stuck = StuckBounds(stuck_s=10.0, announced_s=60.0)
+        self.ranks = KnownRanks((WorkerState(spec, stuck) for spec in self._specs), self.now)
+        self.decider = Decider(self.ranks, self._bounds, None)
+        for side in ("prefill", "decode"):
+            self.use(self._policy if side == "decode" else "shortest_queue", side)
+
+    def _greet(self) -> None:
+        for spec in self._specs:
+            self.tell(m.WorkerGreeted(spec.name, self._slots, self._reserve))
             self.tell(m.WorkerUp(spec.name))
+
+    def replace(self, workers_first: bool) -> None:
+        """Another decider takes over, and is told of all that runs."""
+        self._make()
+        if workers_first:
+            self._greet()
+        for ask, said in self.asked.items():
+            under_way = [each.move.ask for each in self.running.values() if each.move]
+            if not said and ask not in under_way:
+                self.answered(ask, "kept")
+        for running in sorted(self.running.values(), key=lambda each: not each.calls):
+            self._rejoin(running)
+        if not workers_first:
+            self._greet()
+
+    def _rejoin(self, running: Running) -> None:
+        calls = [(call, call is running.decode) for call in running.calls]
+        move = None
+        if running.move is not None:
+            move = m.RejoinedMove(len(calls), running.move.why, running.move.ask)
+            calls.append((running.move.reservation, True))
+        view, failed = running.view, running.failed
+        if running.attempts:
+            view = replace(view, prompt_tokens=running.all_tokens)
+        shape: m.Shape = "plain" if self.plain else "split"
+        told = tuple(m.RejoinedCall(each.rank.key, last, each.proven) for each, last in calls)
+        begins = running.waits and not calls and failed is None
+        self.tell(
+            m.Rejoined(
+                running.number, view, shape, running.streams, self.now, self.now + 600.0,
+                running.generated, running.attempts, begins, told, move,
+            )
+        )  # fmt: skip
+        if failed is not None:
+            self.tell(failed)
+
+    def _restored(self, order: m.Restored) -> None:
+        running, places = self.running[order.request], list(order.reservations)
+        if running.prefill is not None:
+            running.prefill = places.pop(0)
+        if running.decode is not None:
+            running.decode = places.pop(0)
+        if running.move is not None:
+            place = places.pop(0)
+            running.move = structs.replace(running.move, reservation=place, rank=place.rank)
+        assert places == []
 
     def use(self, policy: str, side: str = "decode") -> None:
         self.decider.on(m.UsePolicy(side, make_policy(policy, 1, side)), self.now)
@@ -126,6 +187,8 @@ class DeciderHost:
             case m.DecodeOrder():
                 running = self.running[order.request]
                 running.decode, running.waits = order.reservation, False
+            case m.Restored():
+                self._restored(order)
             case m.Refuse():
                 running = self.running[order.request]
                 calls = [m.CallReleased(call, "unknown", False) for call in running.calls]
@@ -141,7 +204,8 @@ class DeciderHost:
                 self.answered(order.ask, "kept")
             case m.Again():
                 running = self.running[order.request]
-                running.waits = True
+                running.waits, running.failed = True, None
+                running.attempts += 1
                 view = replace(running.view, prompt_tokens=running.all_tokens)
                 return [m.NextAttempt(order.request, view, running.generated)]
             case _:
@@ -157,7 +221,7 @@ class DeciderHost:
     ) -> Running:
         self.count += 1
         view = RequestView(prompt_tokens=tokens, now=self.now, request_class=request_class)
-        running = self.running[self.count] = Running(self.count, view)
+        running = self.running[self.count] = Running(self.count, view, streams)
         shape: m.Shape = "plain" if self.plain else "one_token" if one_token else "split"
         self.tell(m.Arrive(self.count, view, shape, streams, self.now, self.now + 600.0))
         return running
@@ -192,6 +256,7 @@ class DeciderHost:
             self.tell(m.CallReleased(call, "moved", True))
         running.prefill = running.decode = None
         running.waits = True
+        running.attempts += 1
         view = replace(running.view, prompt_tokens=running.all_tokens)
         place = move.reservation if move.rank.open else None
         if place is None:
@@ -243,9 +308,10 @@ class DeciderHost:
         running.prefill = running.decode = None
         worker = call.rank.worker.name
         digest = str(running.number).encode()
-        self.tell(
-            m.Failed(running.number, worker, kind, call.begun, proven, frozenset({worker}), digest)
+        running.failed = m.Failed(
+            running.number, worker, kind, call.begun, proven, frozenset({worker}), digest
         )
+        self.tell(running.failed)
 
     def _over(self, running: Running, how: str) -> m.RequestEnded:
         del self.running[running.number]
@@ -280,6 +346,8 @@ def _words(order: m.Order) -> str:
             return f"{type(order).__name__} {order.request} {order.rank.name}"
         case m.Refuse():
             return f"Refuse {order.request} {order.why} {order.role} {order.retry_after}"
+        case m.Restored():
+            return f"Restored {order.request} {[each.rank.name for each in order.reservations]}"
         case m.WorkerStuck() | m.HealthChanged():
             return f"{type(order).__name__} {order.worker}"
         case _:

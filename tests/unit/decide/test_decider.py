@@ -21,12 +21,12 @@ POLICIES = ["shortest_queue", "round_robin", "br0", "brh@survival", "pooled@shor
 ACTIONS = [
     "arrive", "arrive", "arrive", "one_token", "prefilled", "prefilled", "serve", "leave", "fail",
     "busy", "answer", "died", "down", "up", "held_up", "read", "time", "hold", "unhold", "prove",
-    "restart", "count", "count", "policy", "late", "early", "heard",
+    "restart", "count", "count", "policy", "late", "early", "heard", "replaced",
 ]  # fmt: skip
 MOVING = [
     "begin", "begin", "begin", "read_all", "read_all", "time", "ask", "ask_policy", "moved",
     "moved", "replayed", "replayed", "kept", "again", "empty", "enough", "serve", "leave", "fail",
-    "died", "restart", "policy", "count",
+    "died", "restart", "policy", "count", "replaced",
 ]  # fmt: skip
 # Without a least size most lists are of five.
 STEPS, MOVES_STEPS = (
@@ -72,6 +72,8 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
         elif what == "count" and one is not None and one.decode is not None and one.decode.counts:
             host.tell(m.TokensCame(((one.decode, which + 1),)))
             one.generated += which + 1
+        elif what == "replaced":
+            host.replace(workers_first=which % 2 == 0)
         elif what == "begin":
             begun = host.arrive(50 * which + 1)
             host.prefilled(begun)

@@ -77,12 +77,16 @@ class Attempt:
         self._upstream_calls = UpstreamCalls(
             sub_request, relay, number, serving.known_workers.worker_key
         )
+        self.facts = PrefillFacts(view)
+        self.rid = self._upstream_calls.rid
+        # A prompt counts once, however often it is run, and however many samples are wanted.
+        self.sampled = number == 0 and sub_request.first_sample
         self._outcomes = Outcomes(channel, sub_request, self._upstream_calls)
         self._arrived = arrived
         self._timing = Timing()
         self._relaying = Relaying(
             serving.metrics, sub_request, relay, client, self._upstream_calls, self._outcomes,
-            self._timing, arrived, first=number == 0, live=live,
+            self._timing, self.facts, arrived, first=number == 0, live=live,
         )  # fmt: skip
         self._late = True
         """The decode rank is chosen when the prefill has run, if there is one."""
@@ -91,9 +95,7 @@ class Attempt:
         self._prefill: UpstreamCall | None = None
         self._answers: UpstreamCall | None = None
         """The call whose answer is the client's."""
-        self._posted_at = 0.0
         self._wait: PrefillWait | None = None
-        self.facts = PrefillFacts(view)
 
     async def run(self, begin: Message) -> Answer | None:
         """Ask the decider for workers (`begin`), and follow their answer to its end."""
@@ -140,13 +142,11 @@ class Attempt:
         posted = self._post(rank, body, order, decode=False, early=early)
         if posted is None:
             return
-        self._prefill, self._posted_at = posted, monotonic()
+        self._prefill, self.facts.posted_at = posted, monotonic()
         posted.call.done.add_done_callback(self._prefill_answered)
         if order.late:
-            # A prompt counts once, however often it is run, and however many samples are wanted.
-            sampled = self._number == 0 and self._sub_request.first_sample
             self._wait = self._serving.prefills.wait(
-                rank.worker, calls.rid, order.request, order.reservation, self.facts, sampled
+                rank.worker, calls.rid, order.request, order.reservation, self.facts, self.sampled
             )
 
     def decode(self, order: m.DecodeOrder) -> None:
@@ -156,10 +156,11 @@ class Attempt:
             self._body = calls.body()
             self._timing.queue = monotonic() - self._arrived
         elif self._late:
-            told_at = self.facts.told_at or monotonic()
-            self._timing.prefill = (self.facts.done_at or told_at) - self._posted_at
+            facts = self.facts
+            told_at = facts.told_at or monotonic()
+            self._timing.prefill = (facts.done_at or told_at) - facts.posted_at
             self._timing.decide = monotonic() - told_at
-            if self.facts.counted:  # so it has computed it
+            if facts.counted:  # so it has computed it
                 self._outcomes.prove(self._prefill)
         set_rank(self._body, rank)
         posted = self._post(rank, self._body, order, decode=True)

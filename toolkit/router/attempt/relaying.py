@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from toolkit.router.client import ClientStream
     from toolkit.router.metrics import Metrics
     from toolkit.router.moves.live import Live
+    from toolkit.router.prefills import PrefillFacts
     from toolkit.router.relay import Relay
 
 
@@ -34,6 +35,7 @@ class Relaying:
     __slots__ = (
         "_arrived",
         "_client",
+        "_facts",
         "_first",
         "_live",
         "_metrics",
@@ -54,6 +56,7 @@ class Relaying:
         upstream_calls: UpstreamCalls,
         outcomes: Outcomes,
         timing: Timing,
+        facts: PrefillFacts,
         arrived: float,
         first: bool,
         live: Live,
@@ -65,6 +68,7 @@ class Relaying:
         self._upstream_calls = upstream_calls
         self._outcomes = outcomes
         self._timing = timing
+        self._facts = facts
         self._arrived = arrived
         self._first = first
         self._live = live
@@ -108,6 +112,8 @@ class Relaying:
         if merge and prefill is not None and call.answered and call.status == 200:
             await self._late_prompt_logprobs(prefill)
         self._timing.first = monotonic() - posted_at
+        if self._facts.done_at and self._facts.counted:  # after the decode was posted, maybe
+            self._timing.prefill = self._facts.done_at - self._facts.posted_at
         if call.failed:
             raise self._outcomes.lost(upstream_call)
         if call.done.done() and call.status != 200:

@@ -98,7 +98,7 @@ class Locality(WorkerListener):
     def placed(self, worker: Worker, serial: int) -> None:
         self.maps.placed(worker, serial)
 
-    def health_changed(self) -> None:
+    def health_changed(self, worker: str) -> None:
         self.assignment.health_changed()
 
     async def stop(self) -> None:

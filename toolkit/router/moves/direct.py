@@ -227,6 +227,7 @@ class _Transfer:
         order = Send(self._from.rid, room, len(ids), self._late, self._replay_s)
         self._order = source.worker.post(MOVE, encode_order(order))
         apart = Apart(self._rid, len(ids), self._feed)
+        live.channel.channel.beside(live.number, self._rid, target.worker.name)
         try:
             self._to = self._upstream_calls.post(
                 target, body, reservation, decode=True, late=True, apart=apart

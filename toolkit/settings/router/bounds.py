@@ -1,6 +1,6 @@
 """What the router bounds: requests, their silence, bodies, connections. Times are in seconds."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,7 @@ from toolkit.settings.rules import BOTH, OURS, PARKS
 from toolkit.settings.section import Count, Natural, Seconds, Section, Share, key
 
 Finite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Relays = Annotated[int, Field(ge=1, le=64)] | Literal["auto"]
 
 
 class Waits(Section):
@@ -23,6 +24,12 @@ class Waits(Section):
     """
 
     max_inflight: Count = key(256, "parts of requests that run at the same time", BOTH)
+    relays: Relays = key(
+        1,
+        "processes that have the clients, beside one that decides for all (1: one process does "
+        "both; auto: by the cores and by `max_inflight`)",
+        OURS,
+    )
     max_queue: Natural = key(512, "parts that wait; more get 429", BOTH)
     parked_per_prefill: Count = key(
         8,

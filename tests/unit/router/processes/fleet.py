@@ -1,0 +1,48 @@
+"""The processes of a router of a test, by what the system calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import psutil
+
+from tests.standin.cluster import Cluster
+
+DECIDER = "tk-decider"
+RELAYS = 2
+
+
+def processes(cluster: Cluster) -> dict[str, psutil.Process]:
+    """By name: `tk-decider`, `tk-relay-1`. A process that has just been forked has no name yet."""
+    assert cluster.router is not None
+    children = psutil.Process(cluster.router.pid).children()
+    named = {}
+    for child in children:
+        try:
+            named[child.name()] = child
+        except psutil.NoSuchProcess:
+            continue
+    return {name: child for name, child in named.items() if name.startswith("tk-")}
+
+
+async def kill(cluster: Cluster, name: str) -> None:
+    """End it for good, and wait until another one has its name."""
+    pid = processes(cluster)[name].pid
+    os.kill(pid, signal.SIGKILL)
+    while True:
+        now = processes(cluster).get(name)
+        if now is not None and now.pid != pid:
+            return
+        await asyncio.sleep(0.005)
+
+
+def clients_of(cluster: Cluster, name: str) -> set[int]:
+    """The clients' ports of the connections that a relay has."""
+    found = processes(cluster)[name].net_connections("tcp")
+    return {
+        each.raddr.port
+        for each in found
+        if each.status == psutil.CONN_ESTABLISHED and each.laddr.port == cluster.port
+    }

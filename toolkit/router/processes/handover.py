@@ -1,0 +1,68 @@
+"""What operators have switched, kept in a file for the decider process that follows a dead one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    from toolkit.router.control_plane import ControlPlane
+
+NAME = "switched.json"
+
+
+class Switched(msgspec.Struct, frozen=True):
+    """By `POST /admin/policy` and `POST /admin/drain`. `held`: ranks that get no new requests."""
+
+    policies: dict[str, str]
+    dispatch: str
+    first_token: str
+    early_choice: bool
+    moves: str
+    draining: bool
+    held: list[tuple[str, int]]
+
+
+class Handover:
+    """The file, in the folder that a router's processes share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._last: Switched | None = None
+
+    def save(self, control: ControlPlane) -> None:
+        """If anything has changed."""
+        switches, policies = control.switches, control.policies
+        ranks = [rank for worker in control.known_workers.workers for rank in worker.ranks]
+        now = Switched(
+            policies.names, policies.dispatch, switches.first_token, switches.early_choice,
+            switches.moves, control.draining.on, [rank.key for rank in ranks if rank.held],
+        )  # fmt: skip
+        if now == self._last:
+            return
+        self._last = now
+        new = self._path.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(now))
+        new.replace(self._path)
+
+    def restore(self, control: ControlPlane) -> None:
+        """As it was when the process before this one ended; nothing where there was none."""
+        try:
+            was = msgspec.json.decode(self._path.read_bytes(), type=Switched)
+        except FileNotFoundError:
+            return
+        policies, switches = control.policies, control.switches
+        for side, name in was.policies.items():
+            if policies.names[side] != name:
+                policies.use(side, name)
+        if policies.dispatch != was.dispatch:
+            policies.use_dispatch(cast(Any, was.dispatch))
+        switches.first_token = cast(Any, was.first_token)
+        switches.early_choice, switches.moves = was.early_choice, cast(Any, was.moves)
+        control.draining.on = was.draining
+        known = control.known_workers
+        for name, dp_rank in was.held:
+            known.hold([known.named(name).ranks[dp_rank]])
+        self._last = was

@@ -1,0 +1,51 @@
+"""What every process of a router does at its begin and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.router.metrics import Metrics
+    from toolkit.router.processes.shared import SharedRows
+
+BEAT_S = 0.25
+LAST_WORDS_S = 1.0
+"""What still runs after the drain has so long before it is cancelled (aiohttp gives it a minute):
+an admin's request that waits for a refit, say, or a stream that outlived `drain_timeout_s`."""
+
+
+def log_and_limit(metrics: Metrics) -> None:
+    """Have the process log, in bounds."""
+    from toolkit.limited_logs import limit_all
+    from toolkit.router import quiet
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    metrics.watch_logs(limit_all())
+    asyncio.get_running_loop().set_exception_handler(quiet.on_loop_error)
+
+
+def on_signals() -> asyncio.Queue[int]:
+    """SIGTERM and SIGINT, as they come."""
+    stop: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.put_nowait, number)
+    return stop
+
+
+def settle() -> None:
+    """What is there now stays: the collector need not walk it while streams wait."""
+    gc.collect()
+    gc.freeze()
+
+
+async def beat(rows: SharedRows, row: int, metrics: Metrics) -> None:
+    """Show again and again that the event loop comes round, until cancelled."""
+    while True:
+        rows.beat(row)
+        metrics.look()
+        await asyncio.sleep(BEAT_S)

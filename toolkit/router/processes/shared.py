@@ -1,0 +1,131 @@
+"""Numbers that all processes of a router see: how many requests each has, and that it goes on.
+
+They lie in memory that is shared by fork. Each process writes its own row only; the supervisor
+clears that of a process that has ended. No row is locked: a number may be one request old.
+"""
+
+from __future__ import annotations
+
+import mmap
+from time import monotonic
+
+from toolkit.router.budget import Budget
+from toolkit.router.lobby import Guest, Lobby
+
+ITEM = 8
+PLACES, BATCHED, BEST_EFFORT, RUNNING, RUNNING_BATCHED, BEAT, BYTES, CONNECTIONS = range(8)
+"""Of a row: places that are taken, of those batches and best effort; parts that run, of those
+batches; when its event loop last came round (monotonic, ms); bytes that its requests hold; and its
+connections of clients."""
+WIDTH = 8
+
+
+class SharedRows:
+    """`rows` of whole numbers, zero at first; made before the fork."""
+
+    def __init__(self, rows: int) -> None:
+        self._count = rows
+        self._memory = mmap.mmap(-1, rows * WIDTH * ITEM)
+        self._cells = memoryview(self._memory).cast("q")
+
+    def get(self, row: int, what: int) -> int:
+        return self._cells[row * WIDTH + what]
+
+    def put(self, row: int, what: int, value: int) -> None:
+        self._cells[row * WIDTH + what] = value
+
+    def beside(self, row: int, what: int) -> int:
+        """Of all other rows together."""
+        cells = self._cells
+        return sum(cells[each * WIDTH + what] for each in range(self._count) if each != row)
+
+    def clear(self, row: int) -> None:
+        """Its process has ended."""
+        for what in range(WIDTH):
+            self.put(row, what, 0)
+
+    def beat(self, row: int) -> None:
+        """Its event loop has come round."""
+        self.put(row, BEAT, int(monotonic() * 1000))
+
+    def still_s(self, row: int) -> float:
+        """For how long its event loop has not; 0 before the first time."""
+        at = self.get(row, BEAT)
+        return monotonic() - at / 1000 if at else 0.0
+
+
+class SharedBudget(Budget):
+    """The memory of requests, which all relays share."""
+
+    def __init__(self, most: int, rows: SharedRows, row: int) -> None:
+        super().__init__(most, OthersRequests(rows, row))
+        self._rows = rows
+        self._row = row
+
+    def hold(self, size: int) -> None:
+        """Charge `size` more bytes that are held already."""
+        super().hold(size)
+        self._rows.put(self._row, BYTES, self.held)
+
+
+class SharedLobby(Lobby):
+    """The connections of clients, of which all relays together have so many."""
+
+    def __init__(
+        self, most: int, head_s: float, stall_s: float, strangers: int, rows: SharedRows, row: int
+    ) -> None:
+        super().__init__(most, head_s, stall_s, strangers, OthersRequests(rows, row))
+        self._rows = rows
+        self._row = row
+
+    def enter(self, connection: Guest) -> bool:
+        entered = super().enter(connection)
+        self._rows.put(self._row, CONNECTIONS, len(self.open))
+        return entered
+
+    def leave(self, connection: Guest) -> None:
+        """It counts no more."""
+        super().leave(connection)
+        self._rows.put(self._row, CONNECTIONS, len(self.open))
+
+
+class OthersRequests:
+    """What the other relays have."""
+
+    def __init__(self, rows: SharedRows, row: int) -> None:
+        self._rows = rows
+        self._row = row
+
+    @property
+    def places(self) -> int:
+        return self._rows.beside(self._row, PLACES)
+
+    @property
+    def batched(self) -> int:
+        return self._rows.beside(self._row, BATCHED)
+
+    @property
+    def best_effort(self) -> int:
+        return self._rows.beside(self._row, BEST_EFFORT)
+
+    @property
+    def running(self) -> int:
+        return self._rows.beside(self._row, RUNNING)
+
+    @property
+    def running_batched(self) -> int:
+        return self._rows.beside(self._row, RUNNING_BATCHED)
+
+    @property
+    def held(self) -> int:
+        return self._rows.beside(self._row, BYTES)
+
+    @property
+    def connections(self) -> int:
+        return self._rows.beside(self._row, CONNECTIONS)
+
+    def tell(self, places: int, batched: int, best_effort: int, running: int, wide: int) -> None:
+        """What this one has."""
+        rows, row = self._rows, self._row
+        for what, value in enumerate((places, batched, best_effort, running, wide)):
+            rows.put(row, what, value)

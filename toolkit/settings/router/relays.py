@@ -1,0 +1,11 @@
+"""How many relay processes a router has, where its file says `relays: auto`."""
+
+STREAMS = 1000
+"""Streams that one relay carries: at 30 tokens a second each, half of what a core can."""
+CORES = 4
+"""Of the machine's cores, one relay for so many: workers, and the deciding process, need others."""
+
+
+def automatic(cores: int, max_inflight: int) -> int:
+    """By the cores that there are, and the requests that may run."""
+    return max(1, min(-(-max_inflight // STREAMS), cores // CORES))
