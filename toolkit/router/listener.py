@@ -81,7 +81,8 @@ class Listener:
                 if error.errno in _THEIRS:
                     continue
                 if error.errno not in _NOW:
-                    self._pause(listening)
+                    self.failed.add()
+                    self._pause(listening, PAUSE_S)
                 return
             accepted.setblocking(False)
             task = loop.create_task(self._open(accepted))
@@ -94,9 +95,8 @@ class Listener:
         except OSError:  # it went away again
             accepted.close()
 
-    def _pause(self, listening: socket.socket) -> None:
+    def _pause(self, listening: socket.socket, seconds: float) -> None:
         """Do not spin: the socket stays readable for as long as nobody is accepted."""
-        self.failed.add()
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
 
@@ -104,5 +104,5 @@ class Listener:
             self._paused.discard(handle)
             loop.add_reader(listening, self._accept, listening)
 
-        handle = loop.call_later(PAUSE_S, again)
+        handle = loop.call_later(seconds, again)
         self._paused.add(handle)

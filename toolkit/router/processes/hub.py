@@ -226,6 +226,7 @@ class Hub(WorkerListener):
         for place, worker in enumerate(self.control.known_workers.workers):
             relay.send(wire.WireHello(place, worker.hello))
             relay.send(self._health(place, worker))
+        relay.send(wire.WireBeat([]))
 
     def _request(self, relay: RelayLink, arrive: wire.WireArrive) -> RemoteRequest:
         request = RemoteRequest(self, relay, arrive.request)

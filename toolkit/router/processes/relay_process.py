@@ -19,7 +19,6 @@ from toolkit.router.draining import Draining
 from toolkit.router.entry import Entry
 from toolkit.router.guard import guard_of
 from toolkit.router.kept_answers import KeptAnswers
-from toolkit.router.listener import Listener
 from toolkit.router.metrics import Metrics
 from toolkit.router.moves import Moves
 from toolkit.router.prefills import PrefillFacts, PrefillWait
@@ -28,7 +27,12 @@ from toolkit.router.processes.forwarding import Forwarding
 from toolkit.router.processes.relay_end import RelayEnd
 from toolkit.router.processes.remote_channel import RemoteChannel
 from toolkit.router.processes.remote_recording import RemoteRecording
-from toolkit.router.processes.shared import OthersRequests, SharedBudget, SharedLobby
+from toolkit.router.processes.shared import (
+    OthersRequests,
+    SharedBudget,
+    SharedListener,
+    SharedLobby,
+)
 from toolkit.router.switches import Switches
 
 if TYPE_CHECKING:
@@ -43,8 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolkit.router")
 
-BATCH = 4
-"""Connections that one relay takes in one turn: the others take of the same."""
 FIRST_S = 5.0
 """A relay waits so long for word of the workers before it takes clients."""
 
@@ -131,7 +133,7 @@ async def serve(
     await runner.setup()
     assert runner.server is not None
     make = connections.factory(clients, runner.server, config.max_head_kib, config.keepalive_s)
-    listener = Listener(make, BATCH)
+    listener = SharedListener(make, place.rows, place.row)
     stop = serving.on_signals()
     tasks = [
         asyncio.create_task(end.run(data)),

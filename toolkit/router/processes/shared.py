@@ -1,4 +1,5 @@
 """Numbers that all processes of a router see: how many requests each has, and that it goes on.
+What bounds all relays together is counted by them.
 
 They lie in memory that is shared by fork. Each process writes its own row only; the supervisor
 clears that of a process that has ended. No row is locked: a number may be one request old.
@@ -8,9 +9,16 @@ from __future__ import annotations
 
 import mmap
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from toolkit.router.budget import Budget
+from toolkit.router.listener import Listener
 from toolkit.router.lobby import Guest, Lobby
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable
 
 ITEM = 8
 PLACES, BATCHED, BEST_EFFORT, RUNNING, RUNNING_BATCHED, BEAT, BYTES, CONNECTIONS = range(8)
@@ -18,6 +26,11 @@ PLACES, BATCHED, BEST_EFFORT, RUNNING, RUNNING_BATCHED, BEAT, BYTES, CONNECTIONS
 batches; when its event loop last came round (monotonic, ms); bytes that its requests hold; and its
 connections of clients."""
 WIDTH = 8
+FRESH_S = 1.0
+BATCH = 4
+"""Connections that one relay takes in one turn, or may have more than another."""
+LEAVE_S = 0.005
+"""So long it leaves new ones to others."""
 
 
 class SharedRows:
@@ -38,6 +51,12 @@ class SharedRows:
         """Of all other rows together."""
         cells = self._cells
         return sum(cells[each * WIDTH + what] for each in range(self._count) if each != row)
+
+    def least(self, what: int) -> int:
+        """Of the rows whose processes go on, but the first one."""
+        rows = range(1, self._count)
+        return min((self.get(row, what) for row in rows if 0 < self.still_s(row) < FRESH_S),
+                   default=0)  # fmt: skip
 
     def clear(self, row: int) -> None:
         """Its process has ended."""
@@ -87,6 +106,27 @@ class SharedLobby(Lobby):
         """It counts no more."""
         super().leave(connection)
         self._rows.put(self._row, CONNECTIONS, len(self.open))
+
+
+class SharedListener(Listener):
+    """Listening sockets from which all relays take. One that has more connections than another
+    leaves new ones to that for a moment."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], rows: SharedRows, row: int) -> None:
+        super().__init__(make, BATCH)
+        self._rows = rows
+        self._row = row
+        self._left: set[socket.socket] = set()
+        """Those that were left to others the last time."""
+
+    def _accept(self, listening: socket.socket) -> None:
+        own, least = self._rows.get(self._row, CONNECTIONS), self._rows.least(CONNECTIONS)
+        if own > least + BATCH and listening not in self._left:
+            self._left.add(listening)
+            self._pause(listening, LEAVE_S)
+            return
+        self._left.discard(listening)
+        super()._accept(listening)
 
 
 class OthersRequests:

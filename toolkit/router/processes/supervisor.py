@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -38,8 +37,8 @@ HUNG_S = {True: 5.0, False: 30.0}
 ended."""
 END_S = 5.0
 """The decider process has so long to end when all relays have."""
-DEATHS, DEATHS_S = 20, 60.0
-"""So many of all processes within that time end the router."""
+DEATHS, SOON_S = 20, 2.0
+"""The router ends when so many processes in a row have died so soon after they were forked."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 WRONG_CONFIGURATION = 2
 
@@ -64,7 +63,9 @@ class Supervisor:
         self._rows_of: dict[int, int] = {}
         """By pid."""
         self._serial = 0
-        self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self._forked_at: dict[int, float] = {}
+        self._deaths = 0
+        """In a row, soon after a fork."""
         self._stopping = False
         self._ends_at = 0.0
         """When the decider process, which was told to end, is killed."""
@@ -89,7 +90,7 @@ class Supervisor:
         self._rows.clear(row)
         pid = os.fork()
         if pid:
-            self._rows_of[pid] = row
+            self._rows_of[pid], self._forked_at[pid] = row, monotonic()
             return
         code = 1
         try:
@@ -165,12 +166,12 @@ class Supervisor:
             return
         name = "the deciding process" if row == DECIDER else f"relay {row}"
         log.error("%s (%d) ended with %d; another one is started", name, pid, code)
-        now = monotonic()
-        self._deaths.append(now)
-        often = len(self._deaths) == DEATHS and now - self._deaths[0] < DEATHS_S
+        soon = monotonic() - self._forked_at.pop(pid) < SOON_S
+        self._deaths = self._deaths + 1 if soon else 0
+        often = self._deaths == DEATHS
         if often or code == WRONG_CONFIGURATION:
             if often:
-                log.error("%d processes of this router ended in %.0f s", DEATHS, DEATHS_S)
+                log.error("%d processes in a row ended within %.0f s", DEATHS, SOON_S)
             self._code = code if code == WRONG_CONFIGURATION else 1
             self._stop()
             self._stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import psutil
 
@@ -46,3 +47,19 @@ def clients_of(cluster: Cluster, name: str) -> set[int]:
         for each in found
         if each.status == psutil.CONN_ESTABLISHED and each.laddr.port == cluster.port
     }
+
+
+def accepts(cluster: Cluster, name: str) -> bool:
+    """Whether a relay takes clients: it looks at the socket that listens. (All of the router have
+    it.)"""
+    found = processes(cluster).get(name)
+    if found is None:
+        return False
+    folder = Path(f"/proc/{found.pid}")
+    number = {each.fd for each in found.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    watched = "".join(
+        each.read_text()
+        for each in (folder / "fdinfo").iterdir()
+        if (folder / "fd" / each.name).readlink().name.startswith("anon_inode:[eventpoll]")
+    )
+    return any(f"tfd: {fd:>8} " in watched for fd in number)
