@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import aiohttp
+import pytest
 
 from tests.ports import free_port
 from tests.preloading import Process
@@ -23,7 +24,9 @@ from tests.standin import forking
 from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
 
 RELAYS = int(os.environ.get("TOOLKIT_TEST_RELAYS", "1"))
-"""Relay processes of every router that does not say how many it has."""
+"""Relay processes of every router that does not say how many it has: all tests of the router can be
+run with several."""
+of_one_process = pytest.mark.skipif(RELAYS > 1, reason="of a router of one process")
 WAIT_LIMIT_S = 60.0
 """Only a test that fails waits so long: a refit at nice 10 may take long on a full machine."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from tests.standin.cluster import Cluster
+from tests.standin.cluster import Cluster, of_one_process
 from tests.unit.router.cluster_calls import bodies, idle, post
 from tests.unit.router.raw import PATH, Raw
 from toolkit.router.descriptors import SPARE, client_share, raise_limit
@@ -19,6 +19,7 @@ from toolkit.router.known_workers import KnownWorkers
 from toolkit.settings.router.config import RouterConfig
 
 
+@of_one_process
 async def test_without_descriptors_clients_get_503_and_no_worker_is_blamed() -> None:
     config = {"max_retries": 0}
     async with Cluster(worker_args=["--token-ms", "10"], config=config) as cluster:

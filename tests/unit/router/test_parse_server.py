@@ -7,11 +7,12 @@ import asyncio
 import psutil
 
 from tests.processes import lives
-from tests.standin.cluster import Cluster
+from tests.standin.cluster import Cluster, of_one_process
 from tests.unit.router.cluster_calls import bodies, expected, post, run, text_of
 from tests.unit.router.raw import PATH
 
 
+@of_one_process
 def test_they_have_none_of_the_router_s_sockets_and_end_with_it() -> None:
     async def check() -> None:
         async with Cluster() as cluster:

@@ -133,7 +133,7 @@ async def serve(
     await runner.setup()
     assert runner.server is not None
     make = connections.factory(clients, runner.server, config.max_head_kib, config.keepalive_s)
-    listener = SharedListener(make, place.rows, place.row)
+    listener = SharedListener(make, most, place.rows, place.row)
     stop = serving.on_signals()
     tasks = [
         asyncio.create_task(end.run(data)),

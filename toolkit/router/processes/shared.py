@@ -52,11 +52,10 @@ class SharedRows:
         cells = self._cells
         return sum(cells[each * WIDTH + what] for each in range(self._count) if each != row)
 
-    def least(self, what: int) -> int:
-        """Of the rows whose processes go on, but the first one."""
-        rows = range(1, self._count)
-        return min((self.get(row, what) for row in rows if 0 < self.still_s(row) < FRESH_S),
-                   default=0)  # fmt: skip
+    def others(self, row: int) -> list[int]:
+        """Connections of each other relay that goes on."""
+        rows = [each for each in range(1, self._count) if each != row]
+        return [self.get(each, CONNECTIONS) for each in rows if 0 < self.still_s(each) < FRESH_S]
 
     def clear(self, row: int) -> None:
         """Its process has ended."""
@@ -110,18 +109,26 @@ class SharedLobby(Lobby):
 
 class SharedListener(Listener):
     """Listening sockets from which all relays take. One that has more connections than another
-    leaves new ones to that for a moment."""
+    leaves new ones to that for a moment; where there are `most` of them the one that has the most
+    makes room."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], rows: SharedRows, row: int) -> None:
+    def __init__(
+        self, make: Callable[[], asyncio.Protocol], most: int, rows: SharedRows, row: int
+    ) -> None:
         super().__init__(make, BATCH)
+        self._most = most
         self._rows = rows
         self._row = row
         self._left: set[socket.socket] = set()
         """Those that were left to others the last time."""
 
     def _accept(self, listening: socket.socket) -> None:
-        own, least = self._rows.get(self._row, CONNECTIONS), self._rows.least(CONNECTIONS)
-        if own > least + BATCH and listening not in self._left:
+        own, others = self._rows.get(self._row, CONNECTIONS), self._rows.others(self._row)
+        if own + sum(others) >= self._most:
+            leave = any(each > own for each in others)
+        else:
+            leave = any(each + BATCH < own for each in others)
+        if leave and listening not in self._left:
             self._left.add(listening)
             self._pause(listening, LEAVE_S)
             return

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.standin.cluster import Cluster
+from tests.standin.cluster import Cluster, of_one_process
 from tests.unit.launch.stand_ins import wait_gone
 from tests.unit.router.eldr.children import children
 from tests.unit.router.eldr.cluster import Traffic, admin, eldr_cluster, metrics, write_profile
@@ -163,6 +163,7 @@ async def test_ranks_that_share_their_experts_have_one_centroid(profile: Any, sa
         assert state["eldr"]["fallbacks"] == {"all ranks share their experts": 1}
 
 
+@of_one_process
 @pytest.mark.slow
 async def test_a_refit_that_is_killed_starves_nobody(profile: Any) -> None:
     """Until the next try a worker without a centroid takes part in another one's."""
