@@ -85,7 +85,7 @@ async def drive(args: argparse.Namespace) -> Run:
     body = json.dumps(
         {
             "model": "default",
-            "messages": [{"role": "user", "content": "word " * 40}],
+            "messages": [{"role": "user", "content": "word " * args.words}],
             "max_completion_tokens": args.tokens,
             "stream": True,
         }
@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--words", type=int, default=40)
     args = parser.parse_args()
     begin = perf_counter()
     run = uvloop.run(drive(args))

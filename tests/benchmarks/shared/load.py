@@ -10,9 +10,10 @@ from tests.preloading import ROOT
 
 
 async def load(
-    port: int, concurrency: int, requests: int, tokens: int, quiet: bool = False
+    port: int, concurrency: int, requests: int, tokens: int, quiet: bool = False, words: int = 40
 ) -> dict[str, Any]:
-    """One round of the load generator; RuntimeError when anything was lost."""
+    """One round of the load generator, with prompts of so many words; RuntimeError when anything
+    was lost."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -25,6 +26,8 @@ async def load(
         str(requests),
         "--tokens",
         str(tokens),
+        "--words",
+        str(words),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None,

@@ -13,9 +13,9 @@ import pytest
 
 from tests.present import present
 from tests.standin.cluster import Cluster
+from tests.standin.relays import DECIDER, RELAYS, clients_of, kill, processes
 from tests.standin.storm import Traffic
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
-from tests.unit.router.processes.fleet import DECIDER, RELAYS, clients_of, kill, processes
 
 PATH = "/v1/completions"
 CONFIG: dict[str, Any] = {"relays": RELAYS, "rerun_wait_s": 20, "no_worker_wait_s": 20}

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from tests.standin.cluster import Cluster
+from tests.standin.relays import RELAYS, accepts, clients_of, kill, processes
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
-from tests.unit.router.processes.fleet import RELAYS, accepts, clients_of, kill, processes
 from toolkit.settings.router.relays import automatic
 
 PATH = "/v1/completions"
