@@ -147,7 +147,7 @@ class Decider:
     def _load_read(self, message: m.LoadRead, now: float) -> None:
         rank = self.ranks.rank(message.rank)
         if message.reading is None:
-            rank.ledger.reading = None
+            rank.ledger.unreadable()
             return
         rank.worker.last_event = now
         rank.ledger.read(message.reading, now)

@@ -53,6 +53,9 @@ class Ledger:
         self.reading: dict[str, int] | None = None
         """As it came."""
         self.read_at = 0.0
+        self._made: Load | None = None
+        """The load as it was last asked for, while nothing has changed it."""
+        self._made_until = 0.0
         self._before: dict[str, int] | None = None
         """The last reading of a worker that is gone."""
         self._busy_since = 0.0
@@ -63,6 +66,7 @@ class Ledger:
 
     def begin(self, tokens: int, now: float) -> int:
         """A request of `tokens` KV tokens goes there; the lease that `end` takes."""
+        self._made = None
         if not self.inflight:
             self._busy_since = now
         self._leases += 1
@@ -75,6 +79,7 @@ class Ledger:
 
     def end(self, lease: int, tokens: int, now: float, generated: int = 0) -> None:
         """It is gone, and with it what it had generated, as far as that is known."""
+        self._made = None
         self.inflight -= 1
         self.inflight_tokens -= tokens
         unread = self._sent.pop(lease, None)
@@ -86,6 +91,7 @@ class Ledger:
 
     def cancel(self, lease: int, tokens: int) -> None:
         """It was never sent."""
+        self._made = None
         self.inflight -= 1
         self.inflight_tokens -= tokens
         self._sent.pop(lease, None)
@@ -93,13 +99,19 @@ class Ledger:
 
     def read(self, reading: dict[str, int], now: float) -> None:
         """Take a published reading, the FIELDS."""
+        self._made = None
         if self.complete:
             self._place(reading, now)
         self.reading = reading
         self.read_at = now
 
+    def unreadable(self) -> None:
+        """What was published is no reading: there is none until the next one."""
+        self._made = self.reading = None
+
     def forget(self) -> None:
         """The worker is gone; if it comes back, it has nothing of what was sent."""
+        self._made = None
         self._before, self.reading = self.reading or self._before, None
         self._sent.clear()
         self._gone.clear()
@@ -108,6 +120,7 @@ class Ledger:
     def recall(self) -> None:
         """The worker is back, and has the same process: it publishes what changes, so that its last
         reading holds until then."""
+        self._made = None
         self.reading, self._before = self.reading or self._before, None
 
     def renew(self) -> None:
@@ -118,22 +131,28 @@ class Ledger:
         """None without a reading, or when it is too old. `heard_at`: the last sign of life of the
         worker; a rank where something of ours runs must give one of its own (what runs there
         changes the reading), or it is silent."""
+        if self._made is not None and now < self._made_until:
+            return self._made  # of hundreds of ranks few have changed since the last decision
         if self.reading is None:
             return None
+        self._made_until = self.read_at + STALE_S
         if now - self.read_at > STALE_S:
             if now - heard_at > STALE_S:
                 return None
             if self.complete and self.inflight and now - self._busy_since > STALE_S:
                 return None
         if self.complete:
-            return self._corrected(self.reading)
+            self._made = self._corrected(self.reading)
+            return self._made
         contained = max(self.read_at - GRACE_S, now - SETTLED_S)
         while self._sent:
             lease, (at, _) = next(iter(self._sent.items()))
             if at >= contained:
+                self._made_until = min(self._made_until, at + SETTLED_S)
                 break
             del self._sent[lease]
-        return self._with_sent(self.reading)
+        self._made = self._with_sent(self.reading)
+        return self._made
 
     def _corrected(self, reading: dict[str, int]) -> Load:
         if min(reading.values()) < 0:  # impossible: for the policies to see

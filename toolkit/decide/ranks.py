@@ -83,6 +83,8 @@ class RankState:
         self.ledger = Ledger(complete=worker.spec.role == "decode")
         self.best_effort_requests = self.best_effort_tokens = 0
         """Best-effort requests of ours, and their prompt tokens."""
+        self._made: WorkerView | None = None
+        """The last view, as long as it is the same."""
         self.unstreamed: dict[int, CountsSteps] = {}
         """Requests whose tokens are counted by steps, since their answers do not stream."""
         self.step_tokens = StepTokens()
@@ -129,20 +131,31 @@ class RankState:
     def view(self, now: float, usable: bool, urgent: bool = False) -> WorkerView:
         """As a policy is to see it. `urgent`: for a latency-sensitive request, for which what is
         best-effort gives way where the worker stops it."""
-        worker = self.worker
-        view = WorkerView(
-            name=worker.name,
-            url=worker.spec.url,
-            dp_rank=self.dp_rank,
-            healthy=usable,
-            inflight=self.ledger.inflight,
-            inflight_tokens=self.ledger.inflight_tokens,
-            load=self.load(now),
-            slots=worker.slots,
-            reserve=worker.reserve,
-            shares_experts=worker.shares_experts,
-            step_tokens=self.step_tokens.mean,
-        )
+        worker, ledger, load, view = self.worker, self.ledger, self.load(now), self._made
+        if (
+            view is None
+            or view.load is not load
+            or view.healthy is not usable
+            or view.inflight != ledger.inflight
+            or view.inflight_tokens != ledger.inflight_tokens
+            or view.slots != worker.slots
+            or view.reserve != worker.reserve
+            or view.shares_experts is not worker.shares_experts
+            or view.step_tokens != self.step_tokens.mean
+        ):
+            view = self._made = WorkerView(
+                name=worker.name,
+                url=worker.spec.url,
+                dp_rank=self.dp_rank,
+                healthy=usable,
+                inflight=ledger.inflight,
+                inflight_tokens=ledger.inflight_tokens,
+                load=load,
+                slots=worker.slots,
+                reserve=worker.reserve,
+                shares_experts=worker.shares_experts,
+                step_tokens=self.step_tokens.mean,
+            )
         if urgent and worker.spec.preempts and self.best_effort_requests:
             decodes = worker.spec.role == "decode"
             return without_best_effort(

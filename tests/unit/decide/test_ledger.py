@@ -297,3 +297,57 @@ def test_what_is_older_than_the_window_is_not_looked_for_in_a_reading() -> None:
     for at in (0.0, WINDOW_S + 1.0):
         ledger.begin(100, at)
     assert [event.at for event in ledger._events] == [WINDOW_S + 1.0]
+
+
+class Forgetful(Ledger):
+    """One that makes every load anew."""
+
+    def load(self, now: float, heard_at: float) -> Load | None:
+        self._made = None
+        return super().load(now, heard_at)
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["begin", "begin", "end", "cancel", "read", "read", "nonsense", "forget", "recall",
+             "renew", "look", "look", "look", "later"]
+        ),
+        st.integers(0, 9),
+    ),
+    min_size=10,
+    max_size=60,
+)  # fmt: skip
+
+
+@given(st.booleans(), OPERATIONS)
+def test_a_load_that_is_kept_is_the_one_that_would_be_made(
+    complete: bool, operations: list[tuple[str, int]]
+) -> None:
+    ledgers, leases, now = (Ledger(complete), Forgetful(complete)), list[tuple[int, int]](), 1.0
+    for what, which in operations:
+        now += 0.013 * (which + 1)
+        for ledger in ledgers:
+            if what == "begin":
+                lease = ledger.begin(10 * which, now)
+            elif what in ("end", "cancel") and leases:
+                lease, tokens = leases[which % len(leases)]
+                if what == "end":
+                    ledger.end(lease, tokens, now, generated=which)
+                else:
+                    ledger.cancel(lease, tokens)
+            elif what == "read":
+                ledger.read(reading(which, 13 * which, which % 2, 5), now)
+            elif what == "nonsense":
+                ledger.unreadable()
+            elif what in ("forget", "recall", "renew"):
+                getattr(ledger, what)()
+        if what == "begin":
+            leases.append((lease, 10 * which))
+        elif what in ("end", "cancel") and leases:
+            leases.pop(which % len(leases))
+        elif what == "later":
+            now += 0.4 * STALE_S * which
+        one, other = (ledger.load(now, heard_at=now - which / 9 * STALE_S) for ledger in ledgers)
+        assert one == other
+        assert ledgers[0].load(now, now) is one or one is None or now - ledgers[0].read_at > STALE_S

@@ -212,7 +212,7 @@ def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> No
     for unit_only, scope, kept in (
         (True, scopes.DEFAULT, names[:-1]),
         (False, scopes.FAST, names[:1]),
-        (False, scopes.FULL, names),
+        (False, scopes.FULL, [*names[:2], testing.SEVERAL, names[2]]),
     ):
         assert [name for name, _ in testing.test_steps(here(), unit_only, scope, [])] == kept
     (every,) = (c for n, c in testing.test_steps(here(), True, scopes.FULL, []) if n == KERNELS)
@@ -266,7 +266,7 @@ def test_a_part_that_the_change_does_not_touch_runs_in_a_full_run_only(
     assert kernel_runs() == []
     assert kernel_runs("tests/unit/placement") == [["tests/unit/placement"]]
     full = testing.test_steps(here(), True, scopes.FULL, [])
-    assert [name for name, _ in full] == ["unit tests", KERNELS]
+    assert [name for name, _ in full] == ["unit tests", KERNELS, testing.SEVERAL]
 
 
 @pytest.mark.usefixtures("all_touched")
