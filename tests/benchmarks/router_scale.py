@@ -153,7 +153,7 @@ async def decision_round(cluster: Cluster, side: Side) -> None:
 
 
 async def rounds(routers: Routers, cluster: Cluster, quick: bool) -> dict[str, list[float]]:
-    pairs, requests, short = (2, 128, 1_000) if quick else (8, 384, 4_000)
+    pairs, requests, short = (2, 128, 1_000) if quick else (6, 256, 3_000)
     sides = list(routers.sides.values())
     for side in sides:
         await load(side.port, AT_ONCE, 128, 16)
