@@ -132,6 +132,16 @@ GAINS = (
         "gpu/preempt",
     ),
     Gain(
+        "A router of several processes, the one that decides killed under 1,000 streams",
+        "three times, each with another router",
+        "{decider.lost} streams lost, {decider.wrong} changed; new requests are served again after"
+        " {decider.recovery_ms} ms at most",
+        "a request takes more CPU than in one process, and waits longer for its decisions",
+        CPU,
+        "scale.md#figures",
+        "router_faults",
+    ),
+    Gain(
         "Moves of running requests",
         "no move",
         "{moves} moves under load: {lost} tokens lost, {different} answers changed",

@@ -101,11 +101,6 @@ class Decider:
         """Of finished prefills; None where no worker only decodes."""
         return self.attempts.pool
 
-    @property
-    def quarantines(self) -> bool:
-        """Whether requests must come with a digest."""
-        return bool(self.attempts.retries.quarantine)
-
     def _request_ended(self, message: m.RequestEnded, now: float) -> None:
         self.attempts.ended(message, now)
         self.moves.over(message.request, now)

@@ -47,7 +47,7 @@ failed; nothing is known of the worker (its client went away, say); it was not s
 
 class Arrive(Struct, frozen=True):
     """A request is to run. `deadline`: when its client gives up. `digest` of what it asks for:
-    needed while requests are in quarantine (`Decider.quarantines`)."""
+    needed while requests are in quarantine."""
 
     request: int
     view: RequestView

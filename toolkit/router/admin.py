@@ -9,7 +9,7 @@ from aiohttp import web
 from toolkit.decide.messages import Expected
 from toolkit.policies import check_policy
 from toolkit.router import drains, identity, migrate, return_reports
-from toolkit.router.asks import ClearFigures, Figures, added, ask_all
+from toolkit.router.asks import AskFigures, ClearFigures, added, ask_all
 from toolkit.router.errors import ApiError
 from toolkit.router.own_answers import as_json, refusal, told
 from toolkit.settings.router.choosing import MOVES_BY
@@ -170,7 +170,7 @@ class AdminOrders:
         if not on and control.draining.ending:
             return refusal(409, "the router is ending")
         control.draining.on = on
-        figures: RequestFigures = added(await ask_all(control.planes, Figures()))
+        figures: RequestFigures = added(await ask_all(control.planes, AskFigures()))
         return as_json({"draining": on, "running": figures.running, "queued": figures.queued})
 
     async def _drain_worker(self, body: Any) -> web.Response:

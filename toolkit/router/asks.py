@@ -24,7 +24,7 @@ ANSWER_S = 2.0
 """A data plane that answers later is left out."""
 
 
-class Figures(Struct, tag=True):
+class AskFigures(Struct, tag=True):
     """Of all requests. `lengths`: of each one that decodes, too."""
 
     lengths: bool = False
@@ -64,10 +64,10 @@ class MoveRequests(Struct, tag=True):
     targets: list[Key] | None
 
 
-Ask = Figures | ClearFigures | FindRequests | AbortRequests | FindMovable | MoveRequests
+Ask = AskFigures | ClearFigures | FindRequests | AbortRequests | FindMovable | MoveRequests
 
 
-class MoveFigures(Struct):
+class MoveCounts(Struct):
     """`outcomes` by why, kind and outcome; `kept` by kind and cause; stalls in seconds."""
 
     under_way: int = 0
@@ -79,19 +79,19 @@ class MoveFigures(Struct):
 
 class RequestFigures(Struct):
     """Of one data plane. `seconds`: of each part of the last requests (`Timing`); `lengths`: see
-    `Figures`, (prompt, KV tokens, rank)."""
+    `AskFigures`, (prompt, KV tokens, rank)."""
 
     running: int = 0
     queued: int = 0
     held_bytes: int = 0
     resumed: int = 0
     retried: int = 0
-    moves: MoveFigures = field(default_factory=MoveFigures)
+    moves: MoveCounts = field(default_factory=MoveCounts)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     lengths: list[tuple[int, int, str]] = field(default_factory=list)
 
 
-class Movable(Struct):
+class MovableRequests(Struct):
     """The answer to `FindMovable`: (number, KV tokens) of those that can move, and why others
     cannot. Of a request that was asked for by its id all parts are in `movable`."""
 
@@ -99,26 +99,26 @@ class Movable(Struct):
     stays: dict[str, int] = field(default_factory=dict)
 
 
-class Asked(Protocol):
+class AskedPlane(Protocol):
     """One data plane."""
 
     async def answer(self, ask: Ask) -> Any:
         """What it says: `RequestFigures`, a list of requests as JSON shows them, how many were
-        aborted, `Movable`, or what became of each move."""
+        aborted, `MovableRequests`, or what became of each move."""
         ...
 
 
-async def ask_all(planes: Iterable[Asked], ask: Ask) -> list[Any]:
+async def ask_all(planes: Iterable[AskedPlane], ask: Ask) -> list[Any]:
     """The answers of all that give one in time."""
     return [answer for _, answer in await ask_each(dict.fromkeys(planes, ask))]
 
 
 async def ask_each(
-    asks: Mapping[Asked, Ask], limit_s: float | None = ANSWER_S
-) -> list[tuple[Asked, Any]]:
+    asks: Mapping[AskedPlane, Ask], limit_s: float | None = ANSWER_S
+) -> list[tuple[AskedPlane, Any]]:
     """As `ask_all`, each another question; with who answers."""
 
-    async def one(plane: Asked, ask: Ask) -> Any:
+    async def one(plane: AskedPlane, ask: Ask) -> Any:
         async with asyncio.timeout(limit_s):
             return await plane.answer(ask)
 

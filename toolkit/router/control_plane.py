@@ -24,7 +24,7 @@ from toolkit.router.switches import Switches
 from toolkit.router.views import MetricsPage, Overview, RouterHealth
 
 if TYPE_CHECKING:
-    from toolkit.router.asks import Asked
+    from toolkit.router.asks import AskedPlane
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.entry import Endpoints
     from toolkit.router.guard import Guard
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 class ControlPlane:
     """All of a router that has no clients. `planes`: who serves requests, as many as there are."""
 
-    def __init__(self, config: RouterConfig, metrics: Metrics, planes: Iterable[Asked]) -> None:
+    def __init__(
+        self, config: RouterConfig, metrics: Metrics, planes: Iterable[AskedPlane]
+    ) -> None:
         self.config = config
         self.metrics = metrics
         self.planes = planes

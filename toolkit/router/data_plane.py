@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from toolkit.router.metrics import Metrics
     from toolkit.router.parse_server import Started
     from toolkit.router.recording import RecordingEntry as Recorded
-    from toolkit.router.recording import Records
+    from toolkit.router.recording import RecordsRequests
     from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
@@ -58,7 +58,7 @@ class DataPlane:
         dispatcher: Dispatcher,
         metrics: Metrics,
         draining: Draining,
-        recording: Records | None,
+        recording: RecordsRequests | None,
         parsers: Started | None = None,
         others: OtherProcesses | None = None,
         memory: Budget | None = None,
@@ -101,7 +101,7 @@ class DataPlane:
         """See `toolkit.router.asks`."""
         moves = self.dispatcher.moves
         match ask:
-            case asks.Figures():
+            case asks.AskFigures():
                 return self._figures(ask.lengths)
             case asks.ClearFigures():
                 self.metrics.clear_rings()

@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.router.asks import FindMovable, Movable, MoveRequests, ask_each
+from toolkit.router.asks import FindMovable, MovableRequests, MoveRequests, ask_each
 from toolkit.router.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from toolkit.contract.events import Moving
-    from toolkit.router.asks import Asked
+    from toolkit.router.asks import AskedPlane
     from toolkit.router.configured_workers import ConfiguredWorkers
     from toolkit.router.moves import Live, MoveOutcome, Moves
     from toolkit.router.worker import Rank
@@ -74,7 +74,7 @@ def _ranks(known_workers: ConfiguredWorkers, name: Any, field: str) -> list[Rank
     )
 
 
-async def migrate(planes: Iterable[Asked], order: MigrateOrder) -> dict[str, Any]:
+async def migrate(planes: Iterable[AskedPlane], order: MigrateOrder) -> dict[str, Any]:
     """Run it: what became of each request that it is about.
 
     Raises:
@@ -83,7 +83,7 @@ async def migrate(planes: Iterable[Asked], order: MigrateOrder) -> dict[str, Any
     ask = FindMovable(order.rid, [rank.key for rank in order.source])
     found = await ask_each(dict.fromkeys(planes, ask))
     stays: Counter[str] = Counter()
-    rows: list[tuple[int, int, Asked]] = []
+    rows: list[tuple[int, int, AskedPlane]] = []
     for plane, answer in found:
         stays.update(answer.stays)
         rows += [(length, number, plane) for number, length in answer.movable]
@@ -93,7 +93,7 @@ async def migrate(planes: Iterable[Asked], order: MigrateOrder) -> dict[str, Any
         rows.sort(key=lambda row: row[0], reverse=True)
         rows = rows[: order.count]
     targets = None if order.target is None else [rank.key for rank in order.target]
-    wanted: dict[Asked, list[int]] = {}
+    wanted: dict[AskedPlane, list[int]] = {}
     for _, number, plane in rows:
         wanted.setdefault(plane, []).append(number)
     moved = await ask_each(
@@ -105,12 +105,12 @@ async def migrate(planes: Iterable[Asked], order: MigrateOrder) -> dict[str, Any
             "stays": dict(stays)}  # fmt: skip
 
 
-def movable(moves: Moves, known_workers: ConfiguredWorkers, ask: FindMovable) -> Movable:
+def movable(moves: Moves, known_workers: ConfiguredWorkers, ask: FindMovable) -> MovableRequests:
     """Of one data plane: those that go by the id, or on the ranks those that can move, and why
     others cannot: where the KV is."""
     if ask.rid:
-        return Movable([(live.number, live.length) for live in moves.named(ask.rid)])
-    found, stays = Movable(), Counter[str]()
+        return MovableRequests([(live.number, live.length) for live in moves.named(ask.rid)])
+    found, stays = MovableRequests(), Counter[str]()
     for name, dp_rank in ask.sources:
         for live in moves.on(known_workers.named(name).ranks[dp_rank]):
             reason = moves.why_not(live)

@@ -54,7 +54,7 @@ class RecordingEntry:
     line: bytes | None = None
 
 
-class Records(Protocol):
+class RecordsRequests(Protocol):
     """Who is told of requests that are to be recorded."""
 
     def begin(self, sub_request: SubRequest, arrived: float) -> RecordingEntry:

@@ -12,14 +12,14 @@ from toolkit.router.guard import CALLER
 from toolkit.router.own_answers import as_json, refusal, told
 
 if TYPE_CHECKING:
-    from toolkit.router.asks import Asked
+    from toolkit.router.asks import AskedPlane
     from toolkit.router.guard import Guard
 
 
 class RequestOrders:
     """`planes`: who serves requests."""
 
-    def __init__(self, guard: Guard, planes: Iterable[Asked]) -> None:
+    def __init__(self, guard: Guard, planes: Iterable[AskedPlane]) -> None:
         self._guard = guard
         self._planes = planes
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from toolkit.router import policy_figures, stage_figures
 from toolkit.router.about_workers import for_client
-from toolkit.router.asks import Figures, added, ask_all, percentiles_ms
+from toolkit.router.asks import AskFigures, added, ask_all, percentiles_ms
 from toolkit.router.errors import ApiError
 from toolkit.router.events import answer
 from toolkit.router.guard import CALLER
@@ -98,7 +98,7 @@ class Overview:
         )  # fmt: skip
         locality, decider = control.locality, known_workers.decider
         lengths = request.query.get("lengths") == "1"
-        figures: RequestFigures = added(await ask_all(control.planes, Figures(lengths)))
+        figures: RequestFigures = added(await ask_all(control.planes, AskFigures(lengths)))
         now, addresses = monotonic(), guard.shows_addresses(request)
         rows = [
             r.describe(now)
@@ -152,7 +152,7 @@ class MetricsPage:
         now = monotonic()
         if now >= self._until:
             begin = thread_time()
-            figures: RequestFigures = added(await ask_all(self._control.planes, Figures()))
+            figures: RequestFigures = added(await ask_all(self._control.planes, AskFigures()))
             self._page = self._now(figures)
             self._until = now + (thread_time() - begin) / METRICS_SHARE
         return web.Response(body=self._page, headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -289,7 +289,7 @@ def test_a_request_that_kills_two_workers_is_not_run_again() -> None:
         host.fail(request, call)
         host.pass_time(1.0)
     assert host.ended[request.number] == ["poisonous"]
-    assert host.decider.quarantines
+    assert host.decider.attempts.retries.quarantine
 
 
 def test_a_prefill_whose_worker_goes_away_is_given_a_moment_to_say_that_it_is_lost() -> None:

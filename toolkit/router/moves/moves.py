@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from toolkit.decide import messages as m
-from toolkit.router.asks import MoveFigures, percentiles_ms
+from toolkit.router.asks import MoveCounts, percentiles_ms
 from toolkit.router.moves.base import Move, MoveOutcome
 from toolkit.router.moves.direct import Direct
 from toolkit.router.moves.live import Kind, Live
@@ -265,9 +265,9 @@ class Moves(WorkerListener):
         self.counts[counted] += 1
         self._metrics.moves.labels(*counted).inc()
 
-    def figures(self) -> MoveFigures:
+    def figures(self) -> MoveCounts:
         """Since the start."""
-        return MoveFigures(
+        return MoveCounts(
             under_way=self.under_way,
             outcomes=[(*counted, count) for counted, count in self.counts.items()],
             kept=[(*kept, count) for kept, count in self.kept.items()],
@@ -276,7 +276,7 @@ class Moves(WorkerListener):
         )
 
 
-def described(figures: MoveFigures, kind: MovesBy) -> dict[str, Any]:
+def described(figures: MoveCounts, kind: MovesBy) -> dict[str, Any]:
     """For GET /workers. `kind`: what was set."""
     return {
         "kind": kind,

@@ -17,10 +17,10 @@ from toolkit.router.guard import guard_of
 from toolkit.router.listener import Listener
 from toolkit.router.metrics import Metrics
 from toolkit.router.processes import serving, wire
-from toolkit.router.processes.handover import Handover
 from toolkit.router.processes.hub import Hub
-from toolkit.router.processes.link import Link
+from toolkit.router.processes.link import ProcessLink
 from toolkit.router.processes.relay_end import HTTP, LINKS
+from toolkit.router.processes.switched_file import SwitchedFile
 from toolkit.router.recording import Recording
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from toolkit.router.processes.relay_process import Place
+    from toolkit.router.processes.relay_process import ProcessPlace
     from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
@@ -37,12 +37,12 @@ ADMIN_CONNECTIONS = 256
 
 
 async def serve(
-    config: RouterConfig, place: Place, relays: int, admin_sockets: Sequence[socket.socket]
+    config: RouterConfig, place: ProcessPlace, relays: int, admin_sockets: Sequence[socket.socket]
 ) -> int:
     """Until the second SIGTERM or SIGINT: the first one says that the relays drain."""
     metrics = Metrics(str(place.folder / "metrics"))
     serving.log_and_limit(metrics)
-    handover = Handover(place.folder)
+    handover = SwitchedFile(place.folder)
     hub = Hub(place.serial, relays, handover)
     control = ControlPlane(config, metrics, hub)
     handover.restore(control)
@@ -66,7 +66,7 @@ async def serve(
     ]
     http = await loop.create_unix_server(runner.server, path=_free(place.folder / HTTP))
     links = await loop.create_unix_server(
-        lambda: Link[Any](wire.RelayFrame, hub), path=_free(place.folder / LINKS)
+        lambda: ProcessLink[Any](wire.RelayFrame, hub), path=_free(place.folder / LINKS)
     )
     # A lobby of its own: a flood of clients must not shut out whoever is to stop it.
     orders = lobby.Lobby(ADMIN_CONNECTIONS, config.head_timeout_s, config.write_stall_s)

@@ -13,7 +13,7 @@ import msgspec
 
 from toolkit.decide import messages as m
 from toolkit.decide.watchdog import Health
-from toolkit.router.asks import Ask, Movable, RequestFigures
+from toolkit.router.asks import Ask, MovableRequests, RequestFigures
 from toolkit.router.processes import wire
 from toolkit.router.processes.remote_request import RemoteRequest
 from toolkit.router.worker_listener import WorkerListener
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from toolkit.decide.messages import FailureKind
     from toolkit.decide.reservation import Reservation
     from toolkit.router.control_plane import ControlPlane
-    from toolkit.router.processes.handover import Handover
-    from toolkit.router.processes.link import Link
+    from toolkit.router.processes.link import ProcessLink
+    from toolkit.router.processes.switched_file import SwitchedFile
     from toolkit.router.recording import Recording, RecordingEntry
     from toolkit.router.worker import Rank, Worker
 
@@ -40,7 +40,7 @@ LOOK_S = 0.05
 class RelayLink:
     """One relay: its requests and their calls, by its numbers."""
 
-    def __init__(self, hub: Hub, link: Link[wire.FromRelay]) -> None:
+    def __init__(self, hub: Hub, link: ProcessLink[wire.FromRelay]) -> None:
         self._hub = hub
         self._link = link
         self.relay = -1
@@ -74,7 +74,9 @@ class RelayLink:
             del self._asks[number]
         if told.failed:
             raise RuntimeError(told.failed)
-        kind = {"Figures": RequestFigures, "FindMovable": Movable}.get(type(ask).__name__)
+        kind = {"AskFigures": RequestFigures, "FindMovable": MovableRequests}.get(
+            type(ask).__name__
+        )
         return told.answer if kind is None else msgspec.convert(told.answer, kind)
 
     def answered(self, told: wire.WireAnswer) -> None:
@@ -102,14 +104,14 @@ class RelayLink:
 class Hub(WorkerListener):
     """All relays. Iterates over who serves requests."""
 
-    def __init__(self, serial: int, relays: int, handover: Handover) -> None:
+    def __init__(self, serial: int, relays: int, handover: SwitchedFile) -> None:
         """`serial`: of all processes of this router; `relays`: how many there are to be."""
         self._handover = handover
         self._relays = relays
         self._early: list[RemoteRequest] | None = []
         """That are to begin when all relays have told of theirs that run: these hold places that
         nobody else may get. None: they have."""
-        self._links: dict[Link[Any], RelayLink] = {}
+        self._links: dict[ProcessLink[Any], RelayLink] = {}
         self._calls = serial << 40
         self._control: ControlPlane | None = None
         self._recording: Recording | None = None
@@ -150,11 +152,11 @@ class Hub(WorkerListener):
 
     # Links.
 
-    def linked(self, link: Link[Any]) -> None:
+    def linked(self, link: ProcessLink[Any]) -> None:
         """A relay may be there."""
         self._links[link] = RelayLink(self, link)
 
-    def lost(self, link: Link[Any]) -> None:
+    def lost(self, link: ProcessLink[Any]) -> None:
         """It is gone."""
         relay = self._links.pop(link)
         relay.lost()
@@ -164,7 +166,7 @@ class Hub(WorkerListener):
             if self._recording is not None:
                 self._recording.end(entry, 0)
 
-    def take(self, link: Link[Any], message: wire.FromRelay) -> None:
+    def take(self, link: ProcessLink[Any], message: wire.FromRelay) -> None:
         """What a relay says."""
         relay, channel = self._links[link], self.control.known_workers.channel
         match message:
@@ -302,12 +304,12 @@ class Hub(WorkerListener):
 
     def tell_switches(self) -> None:
         """Where they have changed."""
-        switches, decider = self.control.switches, self.control.known_workers.decider
+        switches = self.control.switches
         wanted = switches.wanted
         now = wire.WireSwitches(
             switches.first_token, switches.moves, switches.early_choice,
             (wanted.blocks, wanted.users, wanted.hashes),
-            self.control.draining.on, decider.quarantines,
+            self.control.draining.on, self.control.known_workers.channel.quarantines,
         )  # fmt: skip
         if now != self._switches:
             self._switches = now

@@ -31,20 +31,20 @@ Message = TypeVar("Message", contravariant=True)
 class LinkUser(Protocol[Message]):
     """Who is at one end."""
 
-    def linked(self, link: Link[Any]) -> None:
+    def linked(self, link: ProcessLink[Any]) -> None:
         """The other end is there."""
         ...
 
-    def take(self, link: Link[Any], message: Message) -> None:
+    def take(self, link: ProcessLink[Any], message: Message) -> None:
         """What it says."""
         ...
 
-    def lost(self, link: Link[Any]) -> None:
+    def lost(self, link: ProcessLink[Any]) -> None:
         """It is gone."""
         ...
 
 
-class Link(asyncio.Protocol, Generic[Message]):
+class ProcessLink(asyncio.Protocol, Generic[Message]):
     """One end. `frames`: of what the other end says."""
 
     def __init__(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from toolkit.router.asks import Asked
+from toolkit.router.asks import AskedPlane
 from toolkit.router.processes import wire
-from toolkit.router.processes.link import Link
+from toolkit.router.processes.link import ProcessLink
 from toolkit.router.quiet import where
 from toolkit.router.request import Wanted
 
@@ -53,14 +53,14 @@ class RelayEnd:
         self._workers = known_workers.workers
         self._switches = switches
         self._draining = draining
-        self._link: Link[Any] | None = None
-        self._plane: Asked | None = None
+        self._link: ProcessLink[Any] | None = None
+        self._plane: AskedPlane | None = None
         self._gone = asyncio.Event()
         self._answering: set[asyncio.Task[None]] = set()
         self.told = asyncio.Event()
         """The decider process has said how things are."""
 
-    async def run(self, plane: Asked) -> None:
+    async def run(self, plane: AskedPlane) -> None:
         """Be linked, until cancelled. `plane`: whom the control plane asks."""
         self._plane = plane
         loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ class RelayEnd:
             self._gone.clear()
             try:
                 await loop.create_unix_connection(
-                    lambda: Link(wire.DeciderFrame, self), path=self._path
+                    lambda: ProcessLink(wire.DeciderFrame, self), path=self._path
                 )
                 await self._gone.wait()
                 log.warning("the deciding process is gone; streams go on")
@@ -80,18 +80,18 @@ class RelayEnd:
         if self._link is not None:
             self._link.send(message)
 
-    def linked(self, link: Link[Any]) -> None:
+    def linked(self, link: ProcessLink[Any]) -> None:
         """A decider process is there."""
         self._link = link
         self._channel.linked(link, self._relay, self._serial, os.getpid())
 
-    def lost(self, link: Link[Any]) -> None:
+    def lost(self, link: ProcessLink[Any]) -> None:
         """It is gone."""
         self._link = None
         self._channel.lost()
         self._gone.set()
 
-    def take(self, link: Link[Any], message: wire.FromDecider) -> None:
+    def take(self, link: ProcessLink[Any], message: wire.FromDecider) -> None:
         """What it says."""
         channel = self._channel
         channel.heard_at = monotonic()
@@ -130,7 +130,7 @@ class RelayEnd:
         self._channel.quarantines = told.quarantines
         self._draining.on = told.draining or self._draining.ending
 
-    async def _answer(self, link: Link[Any], asked: wire.WireAsk) -> None:
+    async def _answer(self, link: ProcessLink[Any], asked: wire.WireAsk) -> None:
         assert self._plane is not None
         try:
             told = wire.WireAnswer(

@@ -77,7 +77,7 @@ class _RemotePrefills:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessPlace:
     """Where a process stands among those of its router: its row of the shared numbers, how many
     processes were forked before it, and the folder that all share."""
 
@@ -89,7 +89,7 @@ class Place:
 
 async def serve(
     config: RouterConfig,
-    place: Place,
+    place: ProcessPlace,
     relays: int,
     sockets: Sequence[socket.socket],
     parsers: Started,

@@ -24,13 +24,13 @@ from toolkit.router.processes.remote_reservation import RemoteReservation
 if TYPE_CHECKING:
     from toolkit.decide.reservation import Reservation
     from toolkit.policies.base import RequestView
-    from toolkit.router.processes.link import Link
+    from toolkit.router.processes.link import ProcessLink
     from toolkit.router.worker import Rank, Worker
     from toolkit.router.worker_listener import WorkerListener
 
 log = logging.getLogger("toolkit.router")
 
-SILENT_S = 1.0
+SILENT_S = 2.0
 """New requests are refused when nothing has come of the decider process for so long."""
 UNSENT = 16 * 2**20
 """And when so many bytes wait for it to read them."""
@@ -66,7 +66,7 @@ class RemoteChannel:
     """Tells the decider process messages, and requests its orders."""
 
     def __init__(self) -> None:
-        self._link: Link[Any] | None = None
+        self._link: ProcessLink[Any] | None = None
         self._numbers = 0
         self._told: dict[int, _Told] = {}
         self._workers: Sequence[Worker] = ()
@@ -242,7 +242,7 @@ class RemoteChannel:
 
     # What the decider process says.
 
-    def linked(self, link: Link[Any], relay: int, serial: int, pid: int) -> None:
+    def linked(self, link: ProcessLink[Any], relay: int, serial: int, pid: int) -> None:
         """A decider process is there: tell it of all that is here."""
         self._link = link
         self.heard_at = monotonic()
@@ -258,7 +258,7 @@ class RemoteChannel:
         """It is gone; another one comes."""
         self._link = None
 
-    def _rejoin(self, link: Link[Any], number: int, told: _Told) -> None:
+    def _rejoin(self, link: ProcessLink[Any], number: int, told: _Told) -> None:
         told.calls = [handle for handle in told.calls if not handle.over]
         calls = [
             wire.WireCall(

@@ -43,7 +43,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 WRONG_CONFIGURATION = 2
 
 
-class Supervisor:
+class ProcessSupervisor:
     """One router. `relays`: how many."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Supervisor:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        place = relay_process.Place(self._rows, row, serial, self._folder)
+        place = relay_process.ProcessPlace(self._rows, row, serial, self._folder)
         config = self._config
         try:
             if row == DECIDER:
@@ -248,7 +248,7 @@ def _run(config_path: str, relays: int, folder: Path) -> int:
     log.info("listening on %s, with %d relays", http_url(host, port), relays)
     gc.collect()
     gc.freeze()
-    return Supervisor(config, relays, sockets, admin, folder).run()
+    return ProcessSupervisor(config, relays, sockets, admin, folder).run()
 
 
 def clear_left() -> None:

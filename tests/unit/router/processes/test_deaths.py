@@ -111,7 +111,7 @@ async def test_a_decider_that_stands_still_is_waited_for_and_then_said() -> None
         decider = processes(cluster)[DECIDER]
         decider.send_signal(signal.SIGSTOP)
         held = asyncio.ensure_future(post(cluster, PATH, bodies(5)[PATH]))
-        await asyncio.sleep(1.4)  # longer than relays wait for word
+        await asyncio.sleep(2.5)  # longer than relays wait for word
         assert not held.done(), "what came before that is held"
         posts = (await cluster.stats("prefill-0"))["posts"]
         async with cluster.session.post(cluster.url + PATH, json=bodies(5)[PATH]) as answer:

@@ -15,7 +15,7 @@ from tests.kernels import examples
 from toolkit.contract.request_class import RequestClass
 from toolkit.policies.base import RequestView
 from toolkit.router.processes import wire
-from toolkit.router.processes.link import LENGTH, MOST, Link
+from toolkit.router.processes.link import LENGTH, MOST, ProcessLink
 
 
 class End:
@@ -25,15 +25,15 @@ class End:
         self.came: list[Any] = []
         self.is_lost = False
 
-    def linked(self, link: Link[Any]) -> None:
+    def linked(self, link: ProcessLink[Any]) -> None:
         pass
 
-    def take(self, link: Link[Any], message: Any) -> None:
+    def take(self, link: ProcessLink[Any], message: Any) -> None:
         self.came.append(message)
         if message == wire.WireLook(-1):
             raise ValueError("as asked")
 
-    def lost(self, link: Link[Any]) -> None:
+    def lost(self, link: ProcessLink[Any]) -> None:
         self.is_lost = True
 
 
@@ -58,8 +58,8 @@ class Wire(asyncio.Transport):
         return len(self.written)
 
 
-def link_of(end: End) -> tuple[Link[Any], Wire]:
-    link, transport = Link[Any](wire.DeciderFrame, end), Wire()
+def link_of(end: End) -> tuple[ProcessLink[Any], Wire]:
+    link, transport = ProcessLink[Any](wire.DeciderFrame, end), Wire()
     link.connection_made(transport)
     return link, transport
 

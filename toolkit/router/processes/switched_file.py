@@ -25,7 +25,7 @@ class Switched(msgspec.Struct, frozen=True):
     held: list[tuple[str, int]]
 
 
-class Handover:
+class SwitchedFile:
     """The file, in the folder that a router's processes share."""
 
     def __init__(self, folder: Path) -> None:
