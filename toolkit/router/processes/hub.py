@@ -16,6 +16,7 @@ from toolkit.decide.watchdog import Health
 from toolkit.router.asks import Ask, MovableRequests, RequestFigures
 from toolkit.router.processes import wire
 from toolkit.router.processes.remote_request import RemoteRequest
+from toolkit.router.quiet import where
 from toolkit.router.worker_listener import WorkerListener
 
 if TYPE_CHECKING:
@@ -298,8 +299,11 @@ class Hub(WorkerListener):
         while True:
             said, self._said = self._said, {}
             ranks = [(*self.place(rank), empty, bool(step)) for rank, (empty, step) in said.items()]
-            self.tell_switches()
             self._tell(wire.WireBeat(ranks))
+            try:
+                self.tell_switches()
+            except Exception as error:  # without the next beat relays would refuse all
+                log.error("switches were not told: %s", where(error))
             await asyncio.sleep(BEAT_S)
 
     def tell_switches(self) -> None:

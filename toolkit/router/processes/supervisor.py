@@ -32,6 +32,8 @@ PREFIX = "toolkit-router-"
 DECIDER = 0
 """The row of the decider process; relays follow."""
 LOOK_S = 0.1
+HELD_UP_S = 1.0
+"""A supervisor that comes round so much later was stopped, and the others with it, maybe."""
 HUNG_S = {True: 5.0, False: 30.0}
 """The decider process (True), or a relay, whose event loop does not come round for so long is
 ended."""
@@ -64,6 +66,9 @@ class ProcessSupervisor:
         """By pid."""
         self._serial = 0
         self._forked_at: dict[int, float] = {}
+        self._looked_at = monotonic()
+        self._looks_from = 0.0
+        """Before that no process counts as hung: all may have stood still, this one too."""
         self._deaths = 0
         """In a row, soon after a fork."""
         self._stopping = False
@@ -180,7 +185,11 @@ class ProcessSupervisor:
 
     def _look(self) -> None:
         """End a process that hangs, and at the end the decider process."""
-        for pid, row in list(self._rows_of.items()):
+        now, before = monotonic(), self._looked_at
+        self._looked_at = now
+        if now - before > HELD_UP_S:
+            self._looks_from = now + HELD_UP_S
+        for pid, row in list(self._rows_of.items()) if now > self._looks_from else ():
             still_s = self._rows.still_s(row)
             if still_s > HUNG_S[row == DECIDER]:
                 log.error("process %d has not come round for %.1f s: it is ended", pid, still_s)
@@ -203,7 +212,7 @@ def _tell(pid: int, number: int) -> None:
 def run(config_path: str, relays: int) -> int:
     """Be the router of this configuration; the exit code (see `toolkit.router.__main__`)."""
     clear_left()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base()))
     metrics = folder / "metrics"
     metrics.mkdir()
     # Before anything counts: all processes of the router count together in there.
@@ -251,9 +260,16 @@ def _run(config_path: str, relays: int, folder: Path) -> int:
     return ProcessSupervisor(config, relays, sockets, admin, folder).run()
 
 
+def base() -> Path:
+    """Where the folder that all processes share lies: in memory, since a full disk would end
+    whoever counts there."""
+    memory = Path("/dev/shm")
+    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
 def clear_left() -> None:
     """Folders of routers that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+    for folder in base().glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         with suppress(OSError, ValueError):
             if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{int(pid)}").exists():

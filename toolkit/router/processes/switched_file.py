@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from toolkit.router.quiet import where
+
 if TYPE_CHECKING:
     from toolkit.router.control_plane import ControlPlane
+
+log = logging.getLogger("toolkit.router")
 
 NAME = "switched.json"
 
@@ -33,7 +38,8 @@ class SwitchedFile:
         self._last: Switched | None = None
 
     def save(self, control: ControlPlane) -> None:
-        """If anything has changed."""
+        """If anything has changed. Where it cannot be written the next process has what is in the
+        configuration."""
         switches, policies = control.switches, control.policies
         ranks = [rank for worker in control.known_workers.workers for rank in worker.ranks]
         now = Switched(
@@ -44,14 +50,20 @@ class SwitchedFile:
             return
         self._last = now
         new = self._path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(now))
-        new.replace(self._path)
+        try:
+            new.write_bytes(msgspec.json.encode(now))
+            new.replace(self._path)
+        except OSError as error:
+            log.error("what was switched is not kept: %s", error.strerror)
 
     def restore(self, control: ControlPlane) -> None:
         """As it was when the process before this one ended; nothing where there was none."""
         try:
             was = msgspec.json.decode(self._path.read_bytes(), type=Switched)
         except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            log.error("what was switched is not known: %s", where(error))
             return
         policies, switches = control.policies, control.switches
         for side, name in was.policies.items():

@@ -144,6 +144,26 @@ async def test_a_decider_that_hangs_is_replaced() -> None:
         assert (status, text_of(PATH, raw)) == (200, expected(prompt_of(PATH), 5))
 
 
+@pytest.mark.slow
+async def test_a_machine_that_was_suspended_loses_nothing() -> None:
+    """All processes stand still, longer than one alone may."""
+    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
+        assert cluster.router is not None
+        call = asyncio.ensure_future(post(cluster, PATH, bodies(400)[PATH]))
+        await cluster.until(lambda state: state["running"] == 1)
+        before = {name: each.pid for name, each in processes(cluster).items()}
+        pids = [cluster.router.pid, *before.values()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(7.0)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        status, raw = await call
+        assert (status, text_of(PATH, raw)) == (200, expected(prompt_of(PATH), 400))
+        await cluster.until(idle)
+        assert {name: each.pid for name, each in processes(cluster).items()} == before
+
+
 async def test_what_operators_switched_outlives_the_decider() -> None:
     async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
         wanted = {"decode": "round_robin", "first_token": "decode", "moves": "replay"}

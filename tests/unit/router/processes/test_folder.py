@@ -1,0 +1,62 @@
+"""The folder that the processes of a router share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.router.house import House, run
+from toolkit.router.processes import supervisor
+from toolkit.router.processes.switched_file import NAME, SwitchedFile
+
+
+def test_folders_of_routers_that_were_killed_are_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "base", lambda: tmp_path)
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], check=True,
+                          capture_output=True, text=True).stdout.strip()  # fmt: skip
+    dead = tmp_path / f"{supervisor.PREFIX}{gone}-abc"
+    (dead / "metrics").mkdir(parents=True)
+    mine = tmp_path / f"{supervisor.PREFIX}{os.getpid()}-abc"
+    other = tmp_path / f"{supervisor.PREFIX}nonsense-abc"
+    for each in (mine, other):
+        each.mkdir()
+    supervisor.clear_left()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+
+
+def test_what_is_switched_is_had_by_the_next_one(tmp_path: Path) -> None:
+    async def check() -> None:
+        first, second = House(policy="shortest_queue"), House(policy="shortest_queue")
+        file = SwitchedFile(tmp_path)
+        file.restore(first.control)  # there is none yet
+        first.policies.use("decode", "br0")
+        first.policies.use_dispatch("concurrent")
+        first.control.switches.early_choice = False
+        first.known_workers.hold([first.ranks[1]])
+        file.save(first.control)
+        SwitchedFile(tmp_path).restore(second.control)
+        assert second.policies.names == first.policies.names
+        assert second.policies.dispatch == "concurrent"
+        assert second.control.switches.early_choice is False
+        assert [rank.held for rank in second.ranks] == [False, True]
+
+    run(check)
+
+
+def test_a_file_that_cannot_be_used_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        house = House()
+        SwitchedFile(tmp_path / "lacking").save(house.control)
+        (tmp_path / NAME).write_bytes(b"nonsense")
+        SwitchedFile(tmp_path).restore(house.control)
+
+    run(check)
+    assert "is not kept" in caplog.text and "is not known" in caplog.text
