@@ -32,6 +32,8 @@ log = logging.getLogger("toolkit.router")
 
 SILENT_S = 2.0
 """New requests are refused when nothing has come of the decider process for so long."""
+REPLACED_S = 10.0
+"""And when there has been none for so long: another one takes its place."""
 UNSENT = 16 * 2**20
 """And when so many bytes wait for it to read them."""
 RETRY_AFTER_S = 2
@@ -91,10 +93,10 @@ class RemoteChannel:
     @property
     def refusal(self) -> ApiError | None:
         """Why no new request can be decided now; None: it can."""
-        link = self._link
-        if monotonic() - self.heard_at < SILENT_S and (link is None or link.unsent < UNSENT):
-            return None
-        return silent()
+        link, silent_s = self._link, monotonic() - self.heard_at
+        if link is None:
+            return silent() if silent_s > REPLACED_S else None
+        return silent() if silent_s > SILENT_S or link.unsent > UNSENT else None
 
     def join(self, request: Attempting) -> int:
         """A number for a request, under which it gets orders until `leave`."""

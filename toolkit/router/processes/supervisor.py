@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from contextlib import suppress
@@ -22,8 +24,6 @@ from typing import TYPE_CHECKING
 from toolkit.router.processes.shared import SharedRows
 
 if TYPE_CHECKING:
-    import socket
-
     from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
@@ -65,6 +65,12 @@ class ProcessSupervisor:
         self._rows_of: dict[int, int] = {}
         """By pid."""
         self._serial = 0
+        self._asked = 0
+        """How often it was told to end, and has not begun to."""
+        self._woken, self._wakes = socket.socketpair()
+        """Where signals show, so that none is waited for in vain."""
+        for each in (self._woken, self._wakes):
+            each.setblocking(False)
         self._forked_at: dict[int, float] = {}
         self._looked_at = monotonic()
         self._looks_from = 0.0
@@ -78,24 +84,37 @@ class ProcessSupervisor:
 
     def run(self) -> int:
         """Until all others have ended; the exit code."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        # Not `sigtimedwait`: of one that SIGCONT interrupts Python tells a signal that never came.
+        for number in SIGNALS:
+            signal.signal(number, self._signalled)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         for row in range(self._relays + 1):
             self._fork(row)
         while self._rows_of:
-            told = signal.sigtimedwait(SIGNALS, LOOK_S)
-            if told is not None and told.si_signo != signal.SIGCHLD:
+            select.select([self._woken], [], [], LOOK_S)
+            with suppress(BlockingIOError):
+                self._woken.recv(64)
+            for _ in range(self._asked):
                 self._stop()
+            self._asked = 0
             self._reap()
             self._look()
         return self._code
+
+    def _signalled(self, number: int, _: object) -> None:
+        if number != signal.SIGCHLD:
+            self._asked += 1
 
     def _fork(self, row: int) -> None:
         self._serial += 1
         serial, parent = self._serial, os.getpid()
         self._rows.clear(row)
+        # A signal must not come to the other process while it has this one's handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid:
             self._rows_of[pid], self._forked_at[pid] = row, monotonic()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             return
         code = 1
         try:
@@ -116,12 +135,15 @@ class ProcessSupervisor:
         from toolkit.router.processes import decider_process, relay_process
         from toolkit.settings.router.config import ConfigError
 
-        parse_server.die_with(parent)
-        # As `ps` and `top` show it.
-        Path("/proc/self/comm").write_text("tk-decider" if row == DECIDER else f"tk-relay-{row}")
+        signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        for each in (self._woken, self._wakes):
+            each.close()
+        parse_server.die_with(parent)
+        # As `ps` and `top` show it.
+        Path("/proc/self/comm").write_text("tk-decider" if row == DECIDER else f"tk-relay-{row}")
         place = relay_process.ProcessPlace(self._rows, row, serial, self._folder)
         config = self._config
         try:
