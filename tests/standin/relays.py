@@ -63,3 +63,9 @@ def accepts(cluster: Cluster, name: str) -> bool:
         if (folder / "fd" / each.name).readlink().name.startswith("anon_inode:[eventpoll]")
     )
     return any(f"tfd: {fd:>8} " in watched for fd in number)
+
+
+async def until_all_accept(cluster: Cluster) -> None:
+    """Every relay takes clients, or one would have them all."""
+    while any(not accepts(cluster, f"tk-relay-{relay + 1}") for relay in range(RELAYS)):
+        await asyncio.sleep(0.01)

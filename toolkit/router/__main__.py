@@ -93,12 +93,12 @@ async def serve(config_path: str, parsers: Started) -> int:
 def relays_of(config_path: str) -> int:
     """How many relay processes the configuration asks for; 1 of one that cannot be read, which the
     router then says. Nothing is imported for it: the parsing processes are forked first."""
-    import json
+    from toolkit.bounded_files import read_json
 
     try:
-        given = json.loads(Path(config_path).read_text())
+        given = read_json(Path(config_path))
         asked, most = given.get("relays", 1), given.get("max_inflight", 0)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError):  # whoever reads all of it says so
         return 1
     if asked == "auto":
         from toolkit.settings.router.relays import automatic

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from toolkit.router import kept_answers
+from toolkit.router import control_endpoints, kept_answers
 from toolkit.router.control_plane import ControlPlane
 from toolkit.router.data_plane import DataPlane
 from toolkit.router.dispatch import Dispatcher
@@ -50,8 +50,11 @@ class RouterApp:
         self._entry = Entry(config, self.guard, self.data.budget)
 
     def app(self) -> web.Application:
-        endpoints = [*self.control.endpoints(self.guard), kept_answers.KeptAnswers()]
-        app = self._entry.app(endpoints, self.data.serve)
+        served = [
+            *control_endpoints.endpoints(self.control, self.guard),
+            kept_answers.KeptAnswers(),
+        ]
+        app = self._entry.app(served, self.data.serve)
         app.on_startup.append(self._start)
         app.on_cleanup.append(self._stop)
         return app

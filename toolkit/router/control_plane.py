@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit.router.active_policies import ActivePolicies
-from toolkit.router.admin import AdminOrders
 from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCollector
 from toolkit.router.draining import Draining
 from toolkit.router.drains import Drains
@@ -17,17 +16,13 @@ from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.policy_figures import PolicyCollector
 from toolkit.router.prefills import FinishedPrefills
-from toolkit.router.request_orders import RequestOrders
 from toolkit.router.stage_figures import RebalanceCollector, StageCollector
 from toolkit.router.stage_planning import StagePlanning
 from toolkit.router.switches import Switches
-from toolkit.router.views import MetricsPage, Overview, RouterHealth
 
 if TYPE_CHECKING:
     from toolkit.router.asks import AskedPlane
     from toolkit.router.eldr.locality import Locality
-    from toolkit.router.entry import Endpoints
-    from toolkit.router.guard import Guard
     from toolkit.settings.router.config import RouterConfig
 
 
@@ -69,16 +64,6 @@ class ControlPlane:
             export(StageCollector(decider.choosing.stages))
         if decider.moves.rebalancing is not None:
             export(RebalanceCollector(decider.moves.rebalancing))
-
-    def endpoints(self, guard: Guard) -> list[Endpoints]:
-        """What clients and operators may ask it."""
-        return [
-            RouterHealth(self.known_workers, self.draining),
-            Overview(guard, self),
-            MetricsPage(self),
-            RequestOrders(guard, self.planes),
-            AdminOrders(guard, self),
-        ]
 
     def start(self) -> None:
         """Listen to workers."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from toolkit.decide import messages as m
     from toolkit.decide.reservation import Reservation
     from toolkit.router.errors import ApiError
-    from toolkit.router.prefills import PrefillFacts
+    from toolkit.router.prefill_facts import PrefillFacts
 
 
 class Suspicion(NamedTuple):

@@ -9,13 +9,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from toolkit.decide.messages import Prefilled, Proven
+from toolkit.router.prefill_facts import PrefillFacts
 
 if TYPE_CHECKING:
     import numpy as np
 
     from toolkit.contract.events import PrefillDone
     from toolkit.decide.reservation import Reservation
-    from toolkit.policies.base import RequestView
     from toolkit.router.decider_channel import TellsDecider
     from toolkit.router.eldr.locality import Locality
     from toolkit.router.metrics import Metrics
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from toolkit.router.worker import Worker
     from toolkit.router.worker_listener import WorkerListener
     from toolkit.signatures.reader import SignatureSample
-
-
-@dataclass(slots=True)
-class PrefillFacts:
-    """What is known of an attempt's prefill. `view`: of the request, with what the prefill found
-    out; `counted`: that has its true number of tokens. `told_at`: when the decider was told that
-    the prefill is done or, then before `done_at`, nearly. `posted_at`: when its worker got it."""
-
-    view: RequestView
-    counted: bool = False
-    posted_at: float = 0.0
-    told_at: float = 0.0
-    done_at: float = 0.0
 
 
 class PrefillWait(Protocol):

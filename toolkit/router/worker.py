@@ -24,7 +24,6 @@ from toolkit.router.errors import Reason
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Upstream
-from toolkit.router.worker_listener import WorkerListener
 from toolkit.settings.router.config import RouterConfig
 from toolkit.settings.router.worker import WorkerConfig
 
@@ -35,6 +34,14 @@ class TakesPrefill(Protocol):
     """Who waits for a prefill to be done, or nearly."""
 
     def prefilled(self, event: PrefillDone) -> None: ...
+
+
+class HearsOfWorker(Protocol):
+    """Who hears of what a worker does (`toolkit.router.worker_listener`)."""
+
+    def given_up(self, worker: Worker, why: str, kind: Reason) -> None: ...
+    def moving(self, worker: Worker, event: Moving) -> None: ...
+    def stepped(self, rank: Rank) -> None: ...
 
 
 class Rank(RankState):
@@ -157,7 +164,7 @@ class Worker(WorkerState):
         router: RouterConfig,
         channel: TellsDecider,
         api_key: str | None = None,
-        listeners: Sequence[WorkerListener] = (),
+        listeners: Sequence[HearsOfWorker] = (),
     ) -> None:
         spec = WorkerSpec(
             name=config.name,

@@ -154,7 +154,9 @@ def test_addresses_are_put_together_in_one_place_only() -> None:
     ]
     assert not apart, "use toolkit.contract.addresses"
     cut = [path.name for path in files if path != own and '.rpartition(":")' in path.read_text()]
-    assert cut == ["known_workers.py"], "use toolkit.contract.addresses (a rank's name is none)"
+    assert cut == ["configured_workers.py"], (
+        "use toolkit.contract.addresses (a rank's name is none)"
+    )
 
 
 @given(hosts, ports)

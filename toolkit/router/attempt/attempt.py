@@ -17,7 +17,8 @@ from toolkit.router.attempt.upstream_calls import Answer, UpstreamCalls, prefill
 from toolkit.router.first_token import PATCH, why_decode
 from toolkit.router.metrics import Metrics, Timing
 from toolkit.router.moves.base import GoOn
-from toolkit.router.prefills import PrefillFacts, PrefillWait, PrefillWaits
+from toolkit.router.prefill_facts import PrefillFacts
+from toolkit.router.prefills import PrefillWait, PrefillWaits
 from toolkit.router.switches import Switches
 from toolkit.router.upstream_call import UpstreamCall, set_rank
 

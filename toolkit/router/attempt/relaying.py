@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolkit.router.client import ClientStream
     from toolkit.router.metrics import Metrics
     from toolkit.router.moves.live import Live
-    from toolkit.router.prefills import PrefillFacts
+    from toolkit.router.prefill_facts import PrefillFacts
     from toolkit.router.relay import Relay
 
 

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from toolkit.router import budget, connections, lobby
 from toolkit.router.budget import Budget
+from toolkit.router.control_endpoints import endpoints
 from toolkit.router.control_plane import ControlPlane
 from toolkit.router.entry import Entry
 from toolkit.router.guard import guard_of
@@ -50,7 +51,7 @@ async def serve(
     hub.begin(control, recording)
     guard = guard_of(config)
     entry = Entry(config, guard, Budget(config.max_body_total_mib * budget.MIB))
-    app = entry.app(control.endpoints(guard), None)
+    app = entry.app(endpoints(control, guard), None)
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=serving.LAST_WORDS_S
     )

@@ -22,6 +22,7 @@ from toolkit.router.worker_listener import WorkerListener
 if TYPE_CHECKING:
     from toolkit.contract.events import Moving
     from toolkit.decide.messages import FailureKind
+    from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
     from toolkit.router.control_plane import ControlPlane
     from toolkit.router.processes.link import ProcessLink
@@ -62,6 +63,10 @@ class RelayLink:
         number = self._hub.next_call()
         self.calls[number] = reservation
         return number
+
+    def asks(self, ask: int) -> int:
+        """A number for who asks for a move there; 0 for nobody."""
+        return self._hub.asks_of(self, ask)
 
     async def answer(self, ask: Ask) -> Any:
         """See `toolkit.router.asks`."""
@@ -147,7 +152,7 @@ class Hub(WorkerListener):
         self._calls += 1
         return self._calls
 
-    def place(self, rank: Any) -> wire.Place:
+    def place(self, rank: RankState) -> wire.Place:
         """A rank as the wire has it."""
         return self._places[rank.worker.name], rank.dp_rank
 
@@ -372,7 +377,7 @@ class Hub(WorkerListener):
             text = "it came to its end first"
             relay.send(wire.WireMoveKept(told.request.request, told.ask, "asked", text, True))
             return
-        ask = self.asks_of(relay, told.ask)
+        ask = relay.asks(told.ask)
         seen = told.request._replace(request=request.number)
         self.control.known_workers.channel.send(m.MoveAsked(ask, seen, told.targets))
 

@@ -21,7 +21,8 @@ from toolkit.router.guard import guard_of
 from toolkit.router.kept_answers import KeptAnswers
 from toolkit.router.metrics import Metrics
 from toolkit.router.moves import Moves
-from toolkit.router.prefills import PrefillFacts, PrefillWait
+from toolkit.router.prefill_facts import PrefillFacts
+from toolkit.router.prefills import PrefillWait
 from toolkit.router.processes import serving
 from toolkit.router.processes.forwarding import Forwarding
 from toolkit.router.processes.relay_end import RelayEnd

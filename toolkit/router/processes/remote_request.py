@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from toolkit.decide import messages as m
 from toolkit.policies.base import RequestView
-from toolkit.router.prefills import PrefillFacts
+from toolkit.router.prefill_facts import PrefillFacts
 from toolkit.router.processes import wire
 
 if TYPE_CHECKING:
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
     from toolkit.policies.stages.running import Why
+    from toolkit.router.control_plane import ControlPlane
     from toolkit.router.prefills import PrefillWait
-    from toolkit.router.processes.hub import Hub, RelayLink
     from toolkit.router.worker import Rank
+
+
+class KnowsRequests(Protocol):
+    """Who has all requests of all relays."""
+
+    @property
+    def control(self) -> ControlPlane: ...
+    def place(self, rank: RankState) -> wire.Place:
+        """A rank as the wire has it."""
+        ...
+
+    def moved(self, ask: int) -> None:
+        """A move that was asked for is over."""
+        ...
+
+    def forget(self, number: int) -> None:
+        """A request is over."""
+        ...
+
+
+class HasRequests(Protocol):
+    """A relay. `calls`: reservations by their numbers on the wire."""
+
+    calls: dict[int, Reservation]
+
+    def send(self, message: wire.FromDecider) -> None: ...
+    def call_of(self, reservation: Reservation) -> int:
+        """A number for a reservation, until it is released."""
+        ...
+
+    def asks(self, ask: int) -> int:
+        """A number for who asks for a move there; 0 for nobody."""
+        ...
 
 
 class RemoteRequest:
     """Takes the decider's orders for its relay. `theirs`: its number there."""
 
-    def __init__(self, hub: Hub, relay: RelayLink, theirs: int) -> None:
+    def __init__(self, hub: KnowsRequests, relay: HasRequests, theirs: int) -> None:
         self._hub = hub
         self._relay = relay
         self._theirs = theirs
@@ -79,7 +112,7 @@ class RemoteRequest:
         move = None
         if told.move is not None:
             call, why, ask = told.move
-            self._asked = self._hub.asks_of(self._relay, ask)
+            self._asked = self._relay.asks(ask)
             move = m.RejoinedMove(call, cast("Why", why), self._asked)
         self._begins = m.Rejoined(
             self.number, view, arrive.shape, arrive.streams, arrive.arrived, arrive.deadline,

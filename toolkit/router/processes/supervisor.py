@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolkit.router")
 
+MEMORY = "/dev/shm"
 PREFIX = "toolkit-router-"
 DECIDER = 0
 """The row of the decider process; relays follow."""
@@ -233,8 +234,10 @@ def _tell(pid: int, number: int) -> None:
 
 def run(config_path: str, relays: int) -> int:
     """Be the router of this configuration; the exit code (see `toolkit.router.__main__`)."""
-    clear_left()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base()))
+    # In memory, since a full disk would end whoever counts there.
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=memory))
+    clear_left(folder.parent)
     metrics = folder / "metrics"
     metrics.mkdir()
     # Before anything counts: all processes of the router count together in there.
@@ -282,17 +285,10 @@ def _run(config_path: str, relays: int, folder: Path) -> int:
     return ProcessSupervisor(config, relays, sockets, admin, folder).run()
 
 
-def base() -> Path:
-    """Where the folder that all processes share lies: in memory, since a full disk would end
-    whoever counts there."""
-    memory = Path("/dev/shm")
-    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def clear_left() -> None:
-    """Folders of routers that were killed."""
-    for folder in base().glob(f"{PREFIX}*-*"):
+def clear_left(beside: Path) -> None:
+    """Remove folders of routers that were killed."""
+    for folder in beside.glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         with suppress(OSError, ValueError):
-            if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{int(pid)}").exists():
+            if folder.lstat().st_uid == os.getuid() and not Path(f"/proc/{int(pid)}").exists():
                 shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.present import present
 from tests.standin.cluster import Cluster
-from tests.standin.relays import DECIDER, RELAYS, clients_of, kill, processes
+from tests.standin.relays import DECIDER, RELAYS, clients_of, kill, processes, until_all_accept
 from tests.standin.storm import Traffic
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 
@@ -71,6 +71,7 @@ async def test_a_killed_relay_costs_its_own_clients_alone() -> None:
                 except aiohttp.ClientError:
                     ended[port] = None
 
+        await until_all_accept(cluster)
         calls = [asyncio.create_task(one()) for _ in range(40)]
         await cluster.until(lambda state: state["running"] == 40)
         while len(ended) < 40:

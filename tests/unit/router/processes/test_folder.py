@@ -14,10 +14,7 @@ from toolkit.router.processes import supervisor
 from toolkit.router.processes.switched_file import NAME, SwitchedFile
 
 
-def test_folders_of_routers_that_were_killed_are_cleared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "base", lambda: tmp_path)
+def test_folders_of_routers_that_were_killed_are_cleared(tmp_path: Path) -> None:
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], check=True,
                           capture_output=True, text=True).stdout.strip()  # fmt: skip
     dead = tmp_path / f"{supervisor.PREFIX}{gone}-abc"
@@ -26,7 +23,7 @@ def test_folders_of_routers_that_were_killed_are_cleared(
     other = tmp_path / f"{supervisor.PREFIX}nonsense-abc"
     for each in (mine, other):
         each.mkdir()
-    supervisor.clear_left()
+    supervisor.clear_left(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([mine, other])
 
 

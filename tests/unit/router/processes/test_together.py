@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.standin.relays import RELAYS, accepts, clients_of, kill, processes
+from tests.standin.relays import RELAYS, clients_of, kill, processes, until_all_accept
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 from toolkit.settings.router.relays import automatic
 
@@ -39,8 +39,7 @@ async def both_serve(cluster: Cluster, count: int) -> None:
         ):
             assert text_of(PATH, await answer.read()) == expected(prompt_of(PATH), 20)
 
-    while any(not accepts(cluster, f"tk-relay-{relay + 1}") for relay in range(RELAYS)):
-        await asyncio.sleep(0.01)
+    await until_all_accept(cluster)
     calls = [asyncio.create_task(one()) for _ in range(count)]
     await asyncio.sleep(0.1)
     shares = [len(clients_of(cluster, f"tk-relay-{relay + 1}")) for relay in range(RELAYS)]

@@ -1,0 +1,25 @@
+"""What clients and operators may ask a control plane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit.router.admin import AdminOrders
+from toolkit.router.request_orders import RequestOrders
+from toolkit.router.views import MetricsPage, Overview, RouterHealth
+
+if TYPE_CHECKING:
+    from toolkit.router.control_plane import ControlPlane
+    from toolkit.router.entry import Endpoints
+    from toolkit.router.guard import Guard
+
+
+def endpoints(control: ControlPlane, guard: Guard) -> list[Endpoints]:
+    """All of them."""
+    return [
+        RouterHealth(control.known_workers, control.draining),
+        Overview(guard, control),
+        MetricsPage(control),
+        RequestOrders(guard, control.planes),
+        AdminOrders(guard, control),
+    ]
