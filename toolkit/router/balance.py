@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from toolkit.router.worker import Rank
 from toolkit.router.worker_listener import WorkerListener
 
+RANKS = 16
+"""Ranks that are looked at for a reading, in the mean: with more of them it is not at every one."""
+
 
 @dataclass(slots=True)
 class Spread:
@@ -21,7 +24,9 @@ class Spread:
 
 
 class Balance(WorkerListener):
-    """Looks at all ranks whenever one has published its load, which it does at every step.
+    """Looks at all ranks whenever one has published its load, which it does at every step; where
+    there are more than RANKS, at each second one, third one and so on, so that a reading costs the
+    same with however many ranks.
 
     Only samples in which somebody holds KV count: idle ranks are level. A rank that is down or has
     no possible reading is left out, and so is a look at fewer than two.
@@ -29,11 +34,18 @@ class Balance(WorkerListener):
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         self._ranks = ranks
+        self._every = max(1, len(ranks) // RANKS)
+        self._passed = 0
+        """Readings since the last look."""
         self.sums = Spread()
 
     def load_read(self, rank: Rank) -> None:
         if rank.worker.config.role != "decode":
             return
+        self._passed += 1
+        if self._passed < self._every:
+            return
+        self._passed = 0
         used = [
             tokens
             for rank in self._ranks

@@ -347,3 +347,23 @@ def test_how_level_the_ranks_are_is_summed_up_at_each_reading() -> None:
         }
 
     run(check)
+
+
+@pytest.mark.parametrize(("ranks", "looks"), [(2, 64), (16, 64), (31, 64), (32, 32), (128, 8)])
+def test_a_reading_costs_the_same_with_however_many_ranks(ranks: int, looks: int) -> None:
+    """How level they are is then looked at less often, and nothing else changes."""
+
+    async def check() -> None:
+        house = House(ranks=ranks, policy="shortest_queue")
+        for number, rank in enumerate(house.ranks):
+            house.publish(rank, used_tokens=10 * number)
+        balance = present(house.policies.balance)
+        balance.clear()
+        for turn in range(64):
+            number = turn % ranks
+            house.publish(house.ranks[number], used_tokens=10 * number)
+        told = balance.describe()
+        assert told["samples"] == looks
+        assert (told["kv_max"], told["kv_min"]) == (10.0 * (ranks - 1), 0.0)
+
+    run(check)
