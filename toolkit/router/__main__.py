@@ -6,18 +6,14 @@ once. Exit codes: 0 after a drain, 2 for a wrong configuration, 1 when the port 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolkit.router.parse_server import Started
-
-ADMIN_CONNECTIONS = 256
 
 
 async def serve(config_path: str, parsers: Started) -> int:
@@ -53,7 +49,7 @@ async def serve(config_path: str, parsers: Started) -> int:
     make = connections.factory(clients, runner.server, config.max_head_kib, config.keepalive_s)
     listener = Listener(make)
     # A lobby of its own: a flood of clients must not shut out whoever is to stop it.
-    orders = lobby.Lobby(ADMIN_CONNECTIONS, config.head_timeout_s, config.write_stall_s)
+    orders = lobby.Lobby(serving.ADMIN_CONNECTIONS, config.head_timeout_s, config.write_stall_s)
     admin = Listener(
         connections.factory(orders, runner.server, config.max_head_kib, config.keepalive_s)
     )
@@ -79,12 +75,7 @@ async def serve(config_path: str, parsers: Started) -> int:
     stop = serving.on_signals()
     await stop.get()
     await listener.stop()
-    drain, again = asyncio.ensure_future(router.drain()), asyncio.ensure_future(stop.get())
-    await asyncio.wait({drain, again}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (drain, again):
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    await serving.drain(router.drain(), stop)
     await admin.stop()
     await runner.cleanup()
     return 0
@@ -92,7 +83,7 @@ async def serve(config_path: str, parsers: Started) -> int:
 
 def relays_of(config_path: str) -> int:
     """How many relay processes the configuration asks for; 1 of one that cannot be read, which the
-    router then says. Nothing is imported for it: the parsing processes are forked first."""
+    router then says. Little is imported for it: the parsing processes are forked first."""
     from toolkit.bounded_files import read_json
 
     try:

@@ -161,8 +161,6 @@ class Attempt:
             told_at = facts.told_at or monotonic()
             self._timing.prefill = (facts.done_at or told_at) - facts.posted_at
             self._timing.decide = monotonic() - told_at
-            if facts.counted:  # so it has computed it
-                self._outcomes.prove(self._prefill)
         set_rank(self._body, rank)
         posted = self._post(rank, self._body, order, decode=True)
         if posted is None:

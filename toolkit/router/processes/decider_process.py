@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
     from toolkit.router.processes.relay_process import ProcessPlace
     from toolkit.settings.router.config import RouterConfig
-
-log = logging.getLogger("toolkit.router")
-
-ADMIN_CONNECTIONS = 256
 
 
 async def serve(
@@ -70,7 +65,7 @@ async def serve(
         lambda: ProcessLink[Any](wire.RelayFrame, hub), path=_free(place.folder / LINKS)
     )
     # A lobby of its own: a flood of clients must not shut out whoever is to stop it.
-    orders = lobby.Lobby(ADMIN_CONNECTIONS, config.head_timeout_s, config.write_stall_s)
+    orders = lobby.Lobby(serving.ADMIN_CONNECTIONS, config.head_timeout_s, config.write_stall_s)
     admin = Listener(
         connections.factory(orders, runner.server, config.max_head_kib, config.keepalive_s)
     )

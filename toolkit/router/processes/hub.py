@@ -13,7 +13,7 @@ import msgspec
 
 from toolkit.decide import messages as m
 from toolkit.decide.watchdog import Health
-from toolkit.router.asks import Ask, MovableRequests, RequestFigures
+from toolkit.router.asks import Ask, AskFigures, FindMovable, MovableRequests, RequestFigures
 from toolkit.router.processes import wire
 from toolkit.router.processes.remote_request import RemoteRequest
 from toolkit.router.quiet import where
@@ -37,6 +37,10 @@ SETTLE_S = 0.5
 """A new decider process waits so long for all relays."""
 LOOK_S = 0.05
 """So long the relays have to say what runs; one that stands still is left out."""
+
+
+_ANSWERS: dict[type, type] = {AskFigures: RequestFigures, FindMovable: MovableRequests}
+"""What is more than values of JSON."""
 
 
 class RelayLink:
@@ -80,9 +84,7 @@ class RelayLink:
             del self._asks[number]
         if told.failed:
             raise RuntimeError(told.failed)
-        kind = {"AskFigures": RequestFigures, "FindMovable": MovableRequests}.get(
-            type(ask).__name__
-        )
+        kind = _ANSWERS.get(type(ask))
         return told.answer if kind is None else msgspec.convert(told.answer, kind)
 
     def answered(self, told: wire.WireAnswer) -> None:
@@ -255,7 +257,10 @@ class Hub(WorkerListener):
         await asyncio.sleep(0)
         early, self._early = self._early or [], None
         for request in early:
-            request.begin()
+            try:
+                request.begin()
+            except Exception as error:  # of this one: the others begin
+                log.error("a request did not begin: %s", where(error))
 
     def forget(self, number: int) -> None:
         """A request is over."""

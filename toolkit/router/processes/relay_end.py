@@ -34,13 +34,12 @@ AGAIN_S = 0.02
 
 
 class RelayEnd:
-    """See the module. `relay`: its place; `serial`: of all relays that were forked."""
+    """See the module. `relay`: its place."""
 
     def __init__(
         self,
         folder: Path,
         relay: int,
-        serial: int,
         channel: RemoteChannel,
         known_workers: ConfiguredWorkers,
         switches: Switches,
@@ -48,7 +47,6 @@ class RelayEnd:
     ) -> None:
         self._path = str(folder / LINKS)
         self._relay = relay
-        self._serial = serial
         self._channel = channel
         self._workers = known_workers.workers
         self._switches = switches
@@ -83,7 +81,7 @@ class RelayEnd:
     def linked(self, link: ProcessLink[Any]) -> None:
         """A decider process is there."""
         self._link = link
-        self._channel.linked(link, self._relay, self._serial, os.getpid())
+        self._channel.linked(link, self._relay, os.getpid())
 
     def lost(self, link: ProcessLink[Any]) -> None:
         """It is gone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from toolkit.router.processes.shared import SharedRows
     from toolkit.router.worker import Worker
     from toolkit.settings.router.config import RouterConfig
-
-log = logging.getLogger("toolkit.router")
 
 FIRST_S = 5.0
 """A relay waits so long for word of the workers before it takes clients."""
@@ -108,9 +105,7 @@ async def serve(
     dispatcher = Dispatcher(
         config, known_workers, channel, metrics, _RemotePrefills(), moves, switches
     )
-    end = RelayEnd(
-        place.folder, place.row, place.serial, channel, known_workers, switches, draining
-    )
+    end = RelayEnd(place.folder, place.row, channel, known_workers, switches, draining)
     recording = RemoteRecording(end) if config.record else None
     others = OthersRequests(place.rows, place.row)
     memory = SharedBudget(config.max_body_total_mib * budget.MIB, place.rows, place.row)
@@ -148,12 +143,7 @@ async def serve(
     serving.settle()
     await stop.get()
     await listener.stop()
-    drain, again = asyncio.ensure_future(data.drain()), asyncio.ensure_future(stop.get())
-    await asyncio.wait({drain, again}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (drain, again):
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    await serving.drain(data.drain(), stop)
     await runner.cleanup()
     await data.stop()
     await asyncio.sleep(0)  # what was said last is written

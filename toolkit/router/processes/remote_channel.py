@@ -8,7 +8,6 @@ waited for an order.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from toolkit.router.processes.link import ProcessLink
     from toolkit.router.worker import Rank, Worker
     from toolkit.router.worker_listener import WorkerListener
-
-log = logging.getLogger("toolkit.router")
 
 SILENT_S = 2.0
 """New requests are refused when nothing has come of the decider process for so long."""
@@ -244,11 +241,11 @@ class RemoteChannel:
 
     # What the decider process says.
 
-    def linked(self, link: ProcessLink[Any], relay: int, serial: int, pid: int) -> None:
+    def linked(self, link: ProcessLink[Any], relay: int, pid: int) -> None:
         """A decider process is there: tell it of all that is here."""
         self._link = link
         self.heard_at = monotonic()
-        link.send(wire.WireJoined(relay, serial, pid))
+        link.send(wire.WireJoined(relay, pid))
         for number, told in self._told.items():
             if told.arrive is not None:
                 self._rejoin(link, number, told)
@@ -352,6 +349,9 @@ class RemoteChannel:
             self.give_back(_reservation(handle))
             return
         told.waits, told.suspicion = False, Suspicion(*order.suspicion)
+        if order.counted:  # the prefill's worker has said so, which the decider knows
+            for prefill in told.calls:
+                prefill.proven = True
         told.calls.append(handle)
         attempt = told.request.attempt
         if attempt is not None and order.told_at:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol, cast
 
 from toolkit.decide import messages as m
 from toolkit.policies.base import RequestView
 from toolkit.router.prefill_facts import PrefillFacts
 from toolkit.router.processes import wire
+from toolkit.router.quiet import where
 
 if TYPE_CHECKING:
     from toolkit.decide.ranks import RankState
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from toolkit.router.control_plane import ControlPlane
     from toolkit.router.prefills import PrefillWait
     from toolkit.router.worker import Rank
+
+
+log = logging.getLogger("toolkit.router")
 
 
 class KnowsRequests(Protocol):
@@ -175,13 +180,18 @@ class RemoteRequest:
     def abandon(self) -> None:
         """Its relay has ended, and its client's connection with it."""
         workers = self._known_workers.workers
+        drops = list(self._beside)
         for reservation in self._mine:
             if not reservation.over:
-                self._known_workers.named(reservation.rank.worker.name).abort(self._rid)
+                drops.append((self._rid, self._hub.place(reservation.rank)[0]))
                 self._channel.send(m.CallReleased(reservation, "unknown", False))
-        for rid, place in self._beside:
-            workers[place].abort(rid)
         self.end(served=False)
+        for rid, place in drops:
+            try:
+                workers[place].abort(rid)
+            except Exception as error:  # best effort, as it is; the counts have gone back
+                name = workers[place].name
+                log.error("%s could not be told to drop a request: %s", name, where(error))
 
     # The decider's orders.
 

@@ -6,12 +6,15 @@ import asyncio
 import gc
 import logging
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolkit.router.metrics import Metrics
     from toolkit.router.processes.shared import SharedRows
 
+ADMIN_CONNECTIONS = 256
 BEAT_S = 0.25
 LAST_WORDS_S = 1.0
 """What still runs after the drain has so long before it is cancelled (aiohttp gives it a minute):
@@ -35,6 +38,16 @@ def on_signals() -> asyncio.Queue[int]:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.put_nowait, number)
     return stop
+
+
+async def drain(drained: Coroutine[Any, Any, None], stop: asyncio.Queue[int]) -> None:
+    """Until what runs has ended, or another signal comes."""
+    both = asyncio.ensure_future(drained), asyncio.ensure_future(stop.get())
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    for task in both:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def settle() -> None:

@@ -56,10 +56,9 @@ class WireView(Struct, array_like=True):
 
 
 class WireJoined(Struct, array_like=True, tag=0):
-    """A relay is there. `relay`: its place; `serial`: of all relays that were forked."""
+    """A relay is there. `relay`: its place."""
 
     relay: int
-    serial: int
     pid: int
 
 
