@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -126,6 +127,14 @@ def _parse(control: socket.socket, number: int, parent: int) -> None:
 
 
 def _tell(control: socket.socket) -> None:
+    for ended in ended_children():
+        with suppress(OSError):  # the router has gone, and this server is about to
+            control.send(ENDED.pack(*ended))
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Each child of this process that has ended, once: its pid and its return code, negative for
+    a signal."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -133,8 +142,7 @@ def _tell(control: socket.socket) -> None:
             return
         if not pid:
             return
-        with suppress(OSError):  # the router has gone, and this server is about to
-            control.send(ENDED.pack(pid, os.waitstatus_to_exitcode(status)))
+        yield pid, os.waitstatus_to_exitcode(status)
 
 
 def die_with(parent: int) -> None:

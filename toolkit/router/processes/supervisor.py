@@ -173,14 +173,10 @@ class ProcessSupervisor:
                 _tell(pid, signal.SIGTERM)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            self._ended(pid, os.waitstatus_to_exitcode(status))
+        from toolkit.router import parse_server
+
+        for pid, code in parse_server.ended_children():
+            self._ended(pid, code)
 
     def _ended(self, pid: int, code: int) -> None:
         row = self._rows_of.pop(pid, None)
