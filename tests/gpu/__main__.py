@@ -50,6 +50,11 @@ def options() -> argparse.ArgumentParser:
         metavar="STEP",
         help="or `failed`",
     )
+    add(
+        "--together",
+        action="store_true",
+        help="start the steps at once; they measure in turns",
+    )
     add("--limit-s", type=float, default=540.0, help="seconds of the whole run [540]")
     return parser
 
@@ -112,6 +117,8 @@ def ran(given: argparse.Namespace) -> int:
         given.device, given.tiny, given.out.absolute(), scratch.absolute(), given.limit_s,
         environment,
     )  # fmt: skip
+    if given.together:
+        return run.run_together(steps, settings).status
     return run.run(steps, settings, given.again).status
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.together import waiting_turn
 from toolkit.launch.running import Running
 
 GPU_ARGS = {"attention-backend": "triton", "sampling-backend": "pytorch"}
@@ -52,6 +53,13 @@ class Context:
             "name": name, "device": self.device, "mode": mode, "router": {"kind": "toolkit"},
             **transfer, **keys,
         }  # fmt: skip
+
+    @contextmanager
+    def measuring(self, step: str) -> Iterator[None]:
+        """The GPU to itself, among steps that were started together: waits until all of them have
+        their workers (`tests.gpu.together`), and for those that measure. No step does so twice."""
+        with waiting_turn(self.scratch, step):
+            yield
 
     @contextmanager
     def deployed(self, described: dict[str, Any], folder: str) -> Iterator[Running]:

@@ -26,6 +26,7 @@ class Steps:
 
     tap: Tap
     url: str
+    quiet_s: float = QUIET_S
 
     def clear(self) -> None:
         for blocks in self.tap.heard.steps.values():
@@ -35,7 +36,7 @@ class Steps:
         """Rows since the last `clear`, once nothing comes any more."""
         seen = -1
         while seen != (seen := sum(map(len, self.tap.heard.steps.get((self.url, 0), ())))):
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(self.quiet_s)
         rows = self.tap.heard.rank_steps((self.url, 0))
         self.clear()
         return rows

@@ -76,10 +76,10 @@ def draft(context: Context, right: bool) -> Path:
     size = TINY if context.tiny else SCALED_UP
     folder = context.scratch / f"{'right' if right else 'random'}-draft"
 
-    def parts(vocabulary: int) -> Iterator[dict[str, torch.Tensor]]:
+    def layer(vocabulary: int) -> Iterator[dict[str, torch.Tensor]]:
         yield _mtp(size, right, context.device)
 
-    _write(folder, {**asdict(size), "right": right}, size, parts, context.device)
+    write(folder, {**asdict(size), "right": right}, size, layer, context.device)
     return folder
 
 
@@ -87,19 +87,21 @@ def make(folder: Path, size: Size, device: str, added: float = 1.0) -> None:
     """Write the model; one that is there whole and of this size is left as it is. `added`: by how
     much less layers add to what goes through."""
 
-    def parts(vocabulary: int) -> Iterator[dict[str, torch.Tensor]]:
-        return _parts(size, vocabulary, device, added)
+    def drawn(vocabulary: int) -> Iterator[dict[str, torch.Tensor]]:
+        return parts(size, vocabulary, device, added)
 
-    _write(folder, {**asdict(size), "added": added}, size, parts, device)
+    write(folder, {**asdict(size), "added": added}, size, drawn, device)
 
 
-def _write(
+def write(
     folder: Path,
     wanted: dict[str, Any],
     size: Size,
-    parts: Callable[[int], Iterator[dict[str, torch.Tensor]]],
+    made: Callable[[int], Iterator[dict[str, torch.Tensor]]],
     device: str,
 ) -> None:
+    """A model of the parts that `made` gives for a vocabulary, one file each; nothing where what is
+    there was made as `wanted` says."""
     marker = folder / "size.json"
     if marker.exists() and json.loads(marker.read_text()) == wanted:
         return
@@ -114,7 +116,7 @@ def _write(
         shutil.copyfile(model_path() / name, folder / name)
     where: dict[str, str] = {}
     vocabulary = int(config["vocab_size"])
-    for number, part in enumerate(parts(vocabulary)):
+    for number, part in enumerate(made(vocabulary)):
         file = f"model-{number:05d}.safetensors"
         save_file({name: tensor.cpu() for name, tensor in part.items()}, folder / file)
         where |= dict.fromkeys(part, file)
@@ -145,7 +147,7 @@ def _ones(count: int) -> torch.Tensor:
     return torch.ones(count, dtype=torch.bfloat16)
 
 
-def _parts(
+def parts(
     size: Size, vocabulary: int, device: str, added: float
 ) -> Iterator[dict[str, torch.Tensor]]:
     """What stands outside of the layers, then each layer."""

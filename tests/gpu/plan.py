@@ -11,8 +11,8 @@ kernels the first one compiles. Measured on 2026-11-26: 60 to 94 s."""
 @dataclass(frozen=True)
 class Step:
     """`starts` counts workers that start one after the other, `work_s` what comes on top:
-    guesses for `late`, `lengths`, `migrate`, `deterministic`, `early` and `draft`, what they took
-    for the others.
+    guesses for `late`, `lengths`, `migrate`, `deterministic`, `early`, `draft`, `eldr` and
+    `classes`, what they took for the others.
     `groups` of parcels it needs."""
 
     name: str
@@ -33,6 +33,8 @@ class Step:
 
 STEPS = (
     Step("migrate", "decode -> decode moves of KV on one GPU", 3, 100, ("sglang", "mooncake")),
+    Step("eldr", "decode batches of ELDR and of balancers, step by step", 2, 120, ("sglang",)),
+    Step("classes", "stops between layers against classes between chunks", 2, 120, ("sglang",)),
     Step("preempt", "what a slice of layer preemption costs", 1, 10, ("sglang",)),
     Step("lengths", "decode step with even and mixed lengths", 1, 110, ("sglang",)),
     Step("late", "1P + 2D, late-bound against shortest queue", 3, 90, ("sglang", "nixl")),

@@ -1,16 +1,18 @@
 """Runs steps one after the other, each in a process of its own, until the time is used up."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import facts, record
+from tests.gpu import facts, record, together
 from tests.gpu.plan import Step
 
 ENDS_S = 20.0
@@ -76,6 +78,32 @@ def run(steps: Sequence[Step], settings: Settings, again: Sequence[str] = ()) ->
         say(f"{step.name}: {step.shows} (at most {limit:.0f} s)")
         outcome.done[step.name] = one(step, settings, limit)
     return outcome
+
+
+def run_together(steps: Sequence[Step], settings: Settings) -> Outcome:
+    """All at once, whatever results are there; they measure one after the other, once each of them
+    has its workers (`tests.gpu.together`)."""
+    folder = together.folder(settings.scratch)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for step in steps:
+        settings.path(step.name).unlink(missing_ok=True)
+    begin = time.monotonic()
+    try:
+        with ThreadPoolExecutor(len(steps)) as pool:
+            doing = {
+                step.name: pool.submit(one, step, settings, settings.limit_s - ENDS_S)
+                for step in steps
+            }
+            while not all(
+                each.done() or (folder / f"{name}.up").exists() for name, each in doing.items()
+            ):
+                time.sleep(together.LOOK_S)
+            say(f"all have started after {time.monotonic() - begin:.0f} s")
+            (folder / "go").touch()
+            return Outcome({name: each.result() for name, each in doing.items()})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _failed_again(path: Path, again: Sequence[str]) -> bool:

@@ -146,7 +146,8 @@ def _told(answer: dict[str, Any], last: int) -> list[tuple[int, float]]:
 
 
 def measure(context: Context, figures: dict[str, Any]) -> None:
-    with context.deployed(described(context), "deterministic") as up:
+    deployment = context.deployed(described(context), "deterministic")
+    with deployment as up, context.measuring("deterministic"):
         asyncio.run(compared(context, up, figures))
     assert figures["moves"], f"no stream moved: {figures['outcomes']}"
     assert figures["distinct"] > 1, "the model says the same to everything"

@@ -1,10 +1,10 @@
 """Speculative decoding: what a draft costs where it is never right, and gains where it is.
 
-One worker at a time, of a model whose layers add so little that a token's successor hangs on that
-token alone (`tests.gpu.model.quiet`; as large, and as slow, as the others' model). Arms: `none`;
-`random`, an MTP layer of random weights; `right`, one that hands on the embedding, which is right
-nearly always. Three tokens are drafted in a chain, and four are verified. Batches of equal prompts'
-lengths; only steps of the whole batch count.
+One worker an arm, of which one works at a time, of a model whose layers add so little that a
+token's successor hangs on that token alone (`tests.gpu.model.quiet`; as large, and as slow, as the
+others' model). Arms: `none`; `random`, an MTP layer of random weights; `right`, one that hands on
+the embedding, which is right nearly always. Three tokens are drafted in a chain, and four are
+verified. Batches of equal prompts' lengths; only steps of the whole batch count.
 
 figures: of each batch and arm `step_ms` (median), `tokens` that a step gives a request, `token_ms`,
 and of the drafts `step_ratio` and `token_ratio` to `none`; `distinct`, experts that a step loads, a
@@ -15,12 +15,15 @@ round otherwise). Fails where a request was lost; on a CPU, where answers differ
 import asyncio
 import statistics
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from tests.e2e import calls
+from tests.gpu import servers
 from tests.gpu.context import Context
 from tests.gpu.listening import Steps, steps_of, whole_batch
 from tests.gpu.model import draft, quiet
+from toolkit.launch.running import Running
 
 ARMS = ("none", "random", "right")
 DRAFTED = 3
@@ -84,7 +87,7 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
     found: dict[int, dict[str, dict[str, float]]] = {count: {} for count in batches(context)}
     said: dict[int, dict[str, list[list[int]]]] = {count: {} for count in batches(context)}
 
-    async def main(arm: str) -> None:
+    async def main(arm: str, up: Running) -> None:
         async with steps_of(up, "worker-0") as steps:
             await cell(context, up.router_url, steps, max(batches(context)))
             for count in batches(context):
@@ -92,9 +95,12 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
                     context, up.router_url, steps, count
                 )
 
-    for arm in ARMS:
-        with context.deployed(described(context, arm), f"draft-{arm}") as up:
-            asyncio.run(main(arm))
+    with ExitStack() as stack:
+        arms = {arm: context.deployed(described(context, arm), f"draft-{arm}") for arm in ARMS}
+        ups = servers.abreast(stack, arms)
+        stack.enter_context(context.measuring("draft"))
+        for arm, up in ups.items():
+            asyncio.run(main(arm, up))
     figures |= {str(count): compared(found[count], said[count]) for count in batches(context)}
     if context.on_cpu:
         wrong = [n for n in figures if any(figures[n][arm]["different"] for arm in ARMS[1:])]

@@ -44,7 +44,7 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
         ids = source.choices(range(300, 4000), k=CHUNKS * chunk(context))
         return Item(tuple(ids), context.size(32, 4))
 
-    with context.deployed(described(context), "early") as up:
+    with context.deployed(described(context), "early") as up, context.measuring("early"):
         pairs = asyncio.run(paired(up, context.size(20, 2), item))
     figures |= pairs.figures(chunk(context))
     assert figures["chosen_early"] > 0, "no decode worker was chosen before its prompt was through"

@@ -112,7 +112,7 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
             await cell(context, url, steps, *grid(context)[-1])  # graphs and kernels of that size
             return [await cell(context, url, steps, *each) for each in grid(context)]
 
-    with context.deployed(described(context), "experts") as up:
+    with context.deployed(described(context), "experts") as up, context.measuring("experts"):
         cells = asyncio.run(main(up.router_url))
     figures |= summed_up(cells)
     figures["cells"] = [{k: v for k, v in each.items() if k != "rows"} for each in cells]

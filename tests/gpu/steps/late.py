@@ -121,7 +121,7 @@ async def compared(context: Context, url: str) -> dict[str, Any]:
 
 
 def measure(context: Context, figures: dict[str, Any]) -> None:
-    with context.deployed(described(context), "late") as up:
+    with context.deployed(described(context), "late") as up, context.measuring("late"):
         figures |= asyncio.run(compared(context, up.router_url))
         rounds, lengths = context.size(30, 3), (40, context.size(1600, 160))
         one, _ = asyncio.run(late_binding.measure(up.router_url, rounds, 1, ALONE, lengths))

@@ -94,5 +94,5 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
             for mean in means(context):
                 figures[str(mean)] = await compared(context, up.router_url, steps, mean)
 
-    with context.deployed(described(context), "lengths") as up:
+    with context.deployed(described(context), "lengths") as up, context.measuring("lengths"):
         asyncio.run(main())

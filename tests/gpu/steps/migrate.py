@@ -114,7 +114,7 @@ async def compared(context: Context, up: Running, figures: dict[str, Any]) -> No
 
 
 def measure(context: Context, figures: dict[str, Any]) -> None:
-    with context.deployed(described(context), "migrate") as up:
+    with context.deployed(described(context), "migrate") as up, context.measuring("migrate"):
         asyncio.run(compared(context, up, figures))
     for kind in KINDS:
         for length, cell in figures[kind].items():

@@ -55,12 +55,13 @@ def first_differences(one: list[list[int]], other: list[list[int]]) -> list[int]
 def measure(context: Context, figures: dict[str, Any]) -> None:
     ids = prompts(context)
     figures |= {"prompts": len(ids), "tokens": TOKENS}
-    with plain_server(context, described(context), "outputs-plain") as url:
-        plain, again = asked(url, ids), asked(url, ids)
-    figures["distinct_outputs"] = len({tuple(tokens) for tokens in plain})
-    figures["different_repeat"] = len(first_differences(plain, again))
-    with context.deployed(described(context), "outputs-patched") as up:
-        patched = asked(up.router_url, ids)
+    with context.measuring("outputs"):
+        with plain_server(context, described(context), "outputs-plain") as url:
+            plain, again = asked(url, ids), asked(url, ids)
+        figures["distinct_outputs"] = len({tuple(tokens) for tokens in plain})
+        figures["different_repeat"] = len(first_differences(plain, again))
+        with context.deployed(described(context), "outputs-patched") as up:
+            patched = asked(up.router_url, ids)
     found = first_differences(plain, patched)
     figures |= {"different_patched": len(found), "first": found}
     assert figures["distinct_outputs"] > 1, "the model says the same to everything"

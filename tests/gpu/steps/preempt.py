@@ -132,6 +132,7 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
             side: context.deployed(described(context, side), f"preempt-{side}") for side in SIDES
         }
         ups = servers.abreast(stack, sides)
+        stack.enter_context(context.measuring("preempt"))
         asyncio.run(main({side: up.router_url for side, up in ups.items()}))
     assert figures["stopped"], "no long prompt was stopped for a latency-sensitive request"
     assert not figures["different"], f"{figures['different']} stopped prompts say something else"

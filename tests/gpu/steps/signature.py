@@ -133,8 +133,6 @@ def alone(context: Context, length: int) -> dict[str, float]:
 
 
 def measure(context: Context, figures: dict[str, Any]) -> None:
-    figures["alone"] = {str(length): alone(context, length) for length in lengths(context)}
-
     async def main(urls: dict[str, str]) -> None:
         async with AsyncExitStack() as stack:
             sides = {
@@ -148,7 +146,10 @@ def measure(context: Context, figures: dict[str, Any]) -> None:
             side: servers.alone(context, described(context, side), f"signature-{side}", "prefill-0")
             for side in SIDES
         }
-        asyncio.run(main(servers.abreast(stack, sides)))
+        urls = servers.abreast(stack, sides)
+        stack.enter_context(context.measuring("signature"))
+        figures["alone"] = {str(length): alone(context, length) for length in lengths(context)}
+        asyncio.run(main(urls))
     lacking = [length for length in lengths(context) if _lacks(figures[str(length)]["complete"])]
     assert not lacking, f"signatures of {lacking} tokens are missing or not of the whole prompt"
 
