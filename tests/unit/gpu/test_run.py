@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs import gpu_tables
-from tests.gpu import record, run
+from tests.gpu import record, run, together
 from tests.gpu.__main__ import chosen, main
 from tests.gpu.errors import GpuCheckError
 from tests.gpu.plan import STEPS, Step, table
@@ -188,3 +188,44 @@ def test_help_is_there() -> None:
         [sys.executable, "-m", "tests.gpu", "--help"], capture_output=True, text=True, check=True
     )
     assert "--pack" in done.stdout and "--list-lines" in done.stdout
+
+
+IN_TURN = f"""
+import json, sys, time
+from pathlib import Path
+from tests.gpu import record
+from tests.gpu.together import waiting_turn
+out = Path(sys.argv[1])
+time.sleep(float(sys.argv[2]))
+with waiting_turn(out.parent.parent / "scratch", out.stem):
+    begin = time.time()
+    time.sleep(0.5)
+record.write(out, {RESULT!r} | {{"figures": {{"begin": begin, "end": time.time()}}}})
+"""
+
+
+@dataclass(frozen=True)
+class Starting(Scripted):
+    """Their starts take this long."""
+
+    starts_s: dict[str, float] = field(default_factory=dict)
+
+    def command(self, step: str) -> list[str]:
+        return [*super().command(step), str(self.starts_s.get(step, 0.0))]
+
+
+def test_steps_that_start_together_measure_in_turns_once_all_are_up(tmp_path: Path) -> None:
+    scripts = {"a": IN_TURN, "b": IN_TURN, "c": FAILS}
+    starts_s = {"a": 0.0, "b": 2.0}
+    mine = Starting(
+        "cpu", True, tmp_path / "out", tmp_path / "scratch", 60.0, scripts=scripts,
+        starts_s=starts_s,
+    )  # fmt: skip
+    begin = time.time()
+    outcome = run.run_together([step("a"), step("b"), step("c")], mine)
+    assert outcome.done == {"a": "ok", "b": "ok", "c": "failed"} and outcome.status == 1
+    one, other = (record.read(mine.path(name))["figures"] for name in ("a", "b"))
+    first, second = sorted((one, other), key=lambda each: each["begin"])
+    assert first["begin"] >= begin + 2.0, "one measured while another was starting"
+    assert second["begin"] >= first["end"], "both measured at once"
+    assert not together.folder(mine.scratch).exists()

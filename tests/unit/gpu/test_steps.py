@@ -9,9 +9,11 @@ from tests.gpu import model, record, run
 from tests.gpu.context import Context
 from tests.gpu.plan import STEPS
 from tests.gpu.steps import (
+    classes,
     deterministic,
     draft,
     early,
+    eldr,
     experts,
     late,
     lengths,
@@ -69,6 +71,8 @@ def test_the_scaled_up_model_fits_four_times_into_a_gpu_of_80_gb() -> None:
         migrate.described,
         deterministic.described,
         draft.described,
+        eldr.described,
+        classes.described,
     ],
     ids=lambda each: getattr(each, "__module__", "outputs").rpartition(".")[2],
 )
@@ -77,12 +81,15 @@ def test_deployments_for_a_gpu_are_right_as_far_as_can_be_seen_without_one(
 ) -> None:
     for module in (signature, experts, late, early, lengths, preempt, migrate):
         monkeypatch.setattr(module, "scaled_up", lambda _context: Path("/models/m"))
+    monkeypatch.setattr(classes, "model_of", lambda _context: "/models/m")
     monkeypatch.setattr(draft, "quiet", lambda _context: Path("/models/m"))
     monkeypatch.setattr(draft, "draft", lambda _context, right: Path("/models/draft"))
     if callable(described):
         extra = ("on",) if described.__module__ == preempt.__name__ else ()
         extra = ("with",) if described.__module__ == signature.__name__ else extra
         extra = ("right",) if described.__module__ == draft.__name__ else extra
+        extra = ("without",) if described.__module__ == eldr.__name__ else extra
+        extra = ("preempt@24576",) if described.__module__ == classes.__name__ else extra
         described = described(CUDA, *extra)
     made = Deployment.model_validate(described)
     assert made.device == "cuda"
@@ -127,6 +134,7 @@ def test_every_step_runs_on_the_cpu(tmp_path: Path) -> None:
     assert told["outputs"]["figures"]["different_patched"] == 0
     assert told["preempt"]["figures"]["stopped"] > 0
     assert all(cell["moves"] for cell in told["migrate"]["figures"]["direct"].values())
+    assert told["eldr"]["figures"]["batches"] > 8 and "fit" in told["eldr"]["figures"]
     drafted = told["draft"]["figures"]["4"]
     assert drafted["random"]["tokens"] < 1.1 < 3 < drafted["right"]["tokens"] <= 4
     exact = told["deterministic"]["figures"]
