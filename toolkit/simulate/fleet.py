@@ -148,7 +148,9 @@ class RouterFleet(_Strict):
     router and worker; `report_s`: how often loads are read, 0 after every step. `classes`: best-
     effort requests wait behind all others. `first_token`: whose token a stream begins with, where
     `dispatch` is late. `rebalance`: requests move between decode ranks; None: only where there are
-    stages. `moves`: how (`toolkit.simulate.moves.SimulatedMoves`)."""
+    stages. `moves`: how (`toolkit.simulate.moves.SimulatedMoves`). `routers`: so many decide, each
+    for the requests that came to it (one after the other in turn), by readings that count all, and
+    with its share of `parked_per_prefill`."""
 
     dispatch: Literal["late", "concurrent"] = "late"
     prefill_policy: str = "round_robin"
@@ -162,6 +164,7 @@ class RouterFleet(_Strict):
     first_token: Literal["prefill", "decode"] = "decode"
     rebalance: Annotated[Rebalance | None, BeforeValidator(_rebalanced)] = None
     moves: Literal["direct", "replay"] = "direct"
+    routers: Annotated[int, Field(ge=1)] = 1
 
     @field_validator("prefill_policy", "decode_policy")
     @classmethod
@@ -169,6 +172,20 @@ class RouterFleet(_Strict):
         side = getattr(info, "field_name", "decode_policy").partition("_")[0]
         check_policy(name, side)
         return name
+
+    @model_validator(mode="after")
+    def _several_read_with_delay(self) -> RouterFleet:
+        if self.routers > 1 and not self.report_s:
+            raise ValueError(
+                "routers: several do not know at once what each of them sends: give report_s, the "
+                "age of what workers say of their load (a decode step, 0.02 or so)"
+            )
+        if self.routers > self.parked_per_prefill:
+            raise ValueError(
+                f"routers: {self.routers} cannot share {self.parked_per_prefill} parked prefills: "
+                "give a larger parked_per_prefill"
+            )
+        return self
 
     @model_validator(mode="after")
     def _pooled_where_there_is_a_pool(self) -> RouterFleet:

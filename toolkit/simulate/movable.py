@@ -21,6 +21,10 @@ class Movable(Loop):
         self._awaited: dict[Request, tuple[int, Callable[[], None]]] = {}
         """Who moves here, the tokens that it had said, whom to tell that it has said one more."""
 
+    def has_place(self, rank: SimulatedRank) -> bool:
+        """Whether one more may come: several routers may have chosen the same last place."""
+        return len(rank.running) + rank.coming < rank.slots
+
     def expect(self, rank: SimulatedRank, tokens: int) -> None:
         """Keep a place of so many KV tokens for a request that moves here."""
         self._keep(rank, 1, tokens)

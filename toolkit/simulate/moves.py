@@ -115,15 +115,20 @@ class SimulatedMoves:
         place: Reservation,
         why: Why,
     ) -> None:
-        """The request, which decodes at the source, is to go to its place on the target."""
+        """The request, which decodes at the source, is to go to its place on the target; it stays
+        where the target has none."""
         length = self._groups[source].length_of(request)
         queues = self.kind == "replay" and self._again is None
         moving = SimulatedMove(
             request, source, target, place, why, length, 0 if queues else length + AHEAD
         )
-        self.under_way[request] = moving
         if moving.tokens:
+            if not self._groups[target].has_place(target):
+                self.figures.given_up += 1
+                self.events.after(self._hop_s, self._observer.given_up, moving)
+                return
             self._groups[target].expect(target, moving.tokens)
+        self.under_way[request] = moving
         if self.kind == "direct":
             self._send(moving)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.policies import make_policy
 from toolkit.policies.early_choice import EarlyChoice
-from toolkit.policies.support.expert_locality import Centroids
+from toolkit.policies.support.expert_locality import Centroids, ExpertLocality
 from toolkit.policies.support.inflight_signatures import InflightSignatures
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
@@ -29,7 +29,11 @@ from toolkit.simulate.rank import SimulatedRank
 from toolkit.simulate.recorder import LatencyLimits, Recorder
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import RouterTimes, SimulatedRouter
+from toolkit.simulate.routers import SimulatedRouters
 from toolkit.simulate.workers import WorkerBuilder
+
+APART = 1_000_003
+"""Between the seeds of several routers' policies."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Simulation:
         self._requests: Iterator[Request] = iter(requests)
         self._in_flight = in_flight
         self._sample_s = sample_s
+        self._seed = seed
         self._line_free: dict[str, float] = {}
         neighbours = Neighbours(fleet.machine) if fleet.machine != Machine() else None
         build = WorkerBuilder(events, cost, fleet, neighbours, experts)
@@ -85,35 +90,44 @@ class Simulation:
             self._decodes = {rank.key: (rank, group) for group in decodes for rank in group.ranks}
             self.groups = decodes
         self.ranks = [rank for group in self.groups for rank in group.ranks]
+        self.routers = [
+            self._router(fleet, seed + number * APART, experts)
+            for number in range(fleet.router.routers)
+        ]
+        self.router = self.routers[0]
+        """The only one, or the first."""
+        self._entry: SimulatedRouter | SimulatedRouters = self.router
+        if len(self.routers) > 1:
+            self._entry = SimulatedRouters(self.routers)
+        self.moves: SimulatedMoves | None = None
+        """None where nothing moves."""
+        self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
+        """What is computed again for those that move, and what to do when its KV has been sent."""
+        if fleet.rebalance is not None:
+            again = self._again if self.prefills else None
+            kind, hop_s = fleet.router.moves, fleet.router.hop_s
+            made = SimulatedMoves(events, cost, kind, hop_s, self._entry, self.groups, again)
+            self.moves = self._entry.moves = made
+        window = window or Window()
+        self.recorder = Recorder(self.groups, window.since, window.until, slo, window.full)
+
+    def _router(self, fleet: Fleet, seed: int, experts: SimulatedExperts | None) -> SimulatedRouter:
+        """One of those that decide, with policies and readings of its own. The centroids are those
+        of the profile, alike in all. ValueError: its policy lacks what it needs."""
         router = fleet.router
         layout = (fleet.worker or fleet.decode).layout
         prefill_policy = make_policy(router.prefill_policy, seed, "prefill")
         decode_policy = make_policy(router.decode_policy, seed, "decode", router.tau)
-        locality = decode_policy.locality
-        if locality is not None:
-            if fleet.worker is not None:
-                raise ValueError(
-                    f"decode policy {router.decode_policy} needs prefill workers: plain ones are "
-                    "chosen before any expert is known"
-                )
-            if experts is None or experts.signatures is None:
-                raise ValueError(f"decode policy {router.decode_policy} needs a profile's experts")
-            groups = list(dict.fromkeys(rank.experts for rank in self.ranks))
-            locality.centroids = Centroids(
-                experts.centroids(len(groups), seed), {each: row for row, each in enumerate(groups)}
-            )
-            locality.inflight_signatures = InflightSignatures(experts.signatures.shape[1])
-            if fleet.decode.dp_attention:
-                servers = (rank.name for rank in self.ranks)
-                locality.maps = maps_of(experts, links_of(cost), servers, fleet.decode.dp)
-        self.router = SimulatedRouter(
-            events,
+        if decode_policy.locality is not None:
+            self._inform(decode_policy.locality, fleet, experts)
+        return SimulatedRouter(
+            self.events,
             self.prefills,
             self.groups,
             prefill_policy,
             decode_policy,
             RouterTimes(router.hop_s, router.report_s, router.park_timeout_s or inf),
-            router.parked_per_prefill,
+            router.parked_per_prefill // router.routers,
             router.dispatch,
             experts,
             router.classes,
@@ -121,17 +135,27 @@ class Simulation:
             layout,
             None if fleet.rebalance is None else fleet.rebalance.bounds,
         )
-        self.moves: SimulatedMoves | None = None
-        """None where nothing moves."""
-        self._redone: dict[Request, tuple[PrefillWorker, Callable[[], None]]] = {}
-        """What is computed again for those that move, and what to do when its KV has been sent."""
-        if fleet.rebalance is not None:
-            again = self._again if self.prefills else None
-            self.moves = self.router.moves = SimulatedMoves(
-                events, cost, router.moves, router.hop_s, self.router, self.groups, again
+
+    def _inform(
+        self, locality: ExpertLocality, fleet: Fleet, experts: SimulatedExperts | None
+    ) -> None:
+        """What a profile says of experts. ValueError: there is none, or nobody to ask it for."""
+        name = fleet.router.decode_policy
+        if fleet.worker is not None:
+            raise ValueError(
+                f"decode policy {name} needs prefill workers: plain ones are chosen before any "
+                "expert is known"
             )
-        window = window or Window()
-        self.recorder = Recorder(self.groups, window.since, window.until, slo, window.full)
+        if experts is None or experts.signatures is None:
+            raise ValueError(f"decode policy {name} needs a profile's experts")
+        groups = list(dict.fromkeys(rank.experts for rank in self.ranks))
+        rows = experts.centroids(len(groups), self._seed)
+        owner = {each: row for row, each in enumerate(groups)}
+        locality.centroids = Centroids(rows, owner)
+        locality.inflight_signatures = InflightSignatures(experts.signatures.shape[1])
+        if fleet.decode.dp_attention:
+            servers = (rank.name for rank in self.ranks)
+            locality.maps = maps_of(experts, links_of(self.cost), servers, fleet.decode.dp)
 
     def run(self, until: float = inf) -> Recorder:
         """To the end of the last request, or of the time."""
@@ -171,7 +195,7 @@ class Simulation:
 
     def _arrive(self, request: Request) -> None:
         self.live += 1
-        self.router.arrive(request)
+        self._entry.arrive(request)
         self._next_arrival()
 
     def _send_next(self) -> None:
@@ -183,7 +207,7 @@ class Simulation:
             return
         request.arrived = self.events.now
         self.live += 1
-        self.router.arrive(request)
+        self._entry.arrive(request)
 
     # ---- between workers ----
 
@@ -199,14 +223,14 @@ class Simulation:
     def _near(self, request: Request) -> None:
         """Its prompt is nearly computed. One that moves has its rank."""
         if request not in self._redone:
-            self.router.prefilled(request)
+            self._entry.prefilled(request)
 
     def _send_chunk(self, prefill: PrefillWorker, request: Request, tokens: int) -> None:
         self._on_line(prefill, tokens, lambda: None)
 
     def _again(self, request: Request, sent: Callable[[], None]) -> None:
         """One that moves: its prefill worker, which has its prompt, computes its answer so far."""
-        prefill = self.router.prefill_of(request)
+        prefill = self._entry.prefill_of(request)
         answer = Request(
             request.number,
             self.events.now,
@@ -235,7 +259,7 @@ class Simulation:
         if router.first_token == "prefill" and router.dispatch == "late":
             request.first_token = self.events.now + router.hop_s
         if not request.asked:
-            self.router.prefilled(request)
+            self._entry.prefilled(request)
         if request.place is not None:
             # Sent chunk by chunk while it was computed: the last one is left.
             last = min(request.prompt, self.fleet.prefill.chunk)
@@ -249,10 +273,10 @@ class Simulation:
             if self.fleet.prefill.early_send:
                 send()
             else:
-                self.router.prefill_of(request).at_boundary(send)
+                self._entry.prefill_of(request).at_boundary(send)
 
     def _send_kv(self, rank: SimulatedRank, request: Request, tokens: int) -> None:
-        prefill = self.router.prefill_of(request)
+        prefill = self._entry.prefill_of(request)
         begun = self.events.now
         self._on_line(prefill, tokens, self._arrived, prefill, rank, request, tokens, begun)
 
@@ -285,7 +309,7 @@ class Simulation:
     def _first(self, rank: SimulatedRank, request: Request) -> None:
         if isnan(request.first_token):
             request.first_token = self.events.now + self.fleet.router.hop_s
-        self.router.began(request)
+        self._entry.began(request)
 
     def _ended(self, rank: SimulatedRank, request: Request) -> None:
         self.events.after(self.fleet.router.hop_s, self._gone, rank, request)
@@ -295,7 +319,7 @@ class Simulation:
         self.live -= 1
         if self.moves is not None:
             self.moves.ended(request)
-        self.router.ended(request)
+        self._entry.ended(request)
         self.recorder.end(request, self.events.now)
         if self._in_flight is not None:
             self._send_next()

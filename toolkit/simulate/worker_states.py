@@ -75,6 +75,8 @@ class SimulatedRankState(RankState):
         self.unbegun: dict[Request, None] = {}
         """Requests that were sent here and have said nothing yet."""
         self._published: Load | None = None
+        self.everybody: tuple[SimulatedRankState, ...] = (self,)
+        """What each router knows of the same rank."""
 
     def begin_anew(self) -> None:
         super().begin_anew()
@@ -82,14 +84,15 @@ class SimulatedRankState(RankState):
 
     def live(self) -> Load:
         """As it is now."""
-        rank, loop, ledger = self.rank, self.loop, self.ledger
+        rank, loop = self.rank, self.loop
         computing = loop.computing(rank.place)
+        waiting_tokens = sum(each.ledger.waiting_tokens for each in self.everybody)
         return Load(
             running=len(rank.running),
-            waiting=ledger.waiting,
+            waiting=sum(each.ledger.waiting for each in self.everybody),
             used_tokens=loop.kv_of(rank.place) + computing,
             total_tokens=rank.capacity,
-            waiting_tokens=max(0, ledger.waiting_tokens - computing),
+            waiting_tokens=max(0, waiting_tokens - computing),
         )
 
     def publish(self) -> None:

@@ -36,6 +36,7 @@ from toolkit.simulate.loop import Loop
 from toolkit.simulate.of_deployment import fleet_of
 from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.request import Request
+from toolkit.simulate.router import SimulatedRouter
 from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.workloads.patterns import with_rows
 
@@ -45,10 +46,14 @@ EXPERTS = SimulatedExperts.of_profile(profiles_dir() / "embedded")
 LONG = {"prompt": 150, "output": 250}
 
 
-def moving(mode: str, policy: str, stages: bool, kind: str = "direct", **sizes: Any) -> Fleet:
+def moving(
+    mode: str, policy: str, stages: bool, kind: str = "direct", routers: int = 1, **sizes: Any
+) -> Fleet:
     """Three workers, with stages or rebalancing."""
     laid = {"stages": STAGES} if stages else {"replicas": 3}
     router: dict[str, Any] = {"decode_policy": policy, "rebalance": not stages, "moves": kind}
+    if routers > 1:
+        router |= {"routers": routers, "report_s": 0.02}
     if mode == "plain":
         made = plain(policy, **laid, **sizes)
         return made.model_copy(update={"router": RouterFleet(**router)})
@@ -122,16 +127,20 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
         for books_ in (group.requests, group.kv, group.coming, group.expected):
             assert not books_.any()
         assert not group._awaited and not group._ends and not group._leaves
-    for state in simulation.router.rank_states:
+    assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
+    assert simulation.moves is not None and not simulation.moves.under_way
+    for router in simulation.routers:
+        nobody_is_left(router)
+
+
+def nobody_is_left(router: SimulatedRouter) -> None:
+    for state in router.rank_states:
         assert not state.inflight and not state.inflight_tokens and not state.unbegun
         assert not state.ledger.waiting and not state.ledger.waiting_tokens
         assert not state.rank.coming and not state.rank.running and not state.rank.retracted
-    assert all(not p.held_tokens and not p.prompts.waiting for p in simulation.prefills)
-    assert simulation.moves is not None and not simulation.moves.under_way
-    followed = simulation.router.followed
-    if followed is not None:
-        assert not len(followed)
-    locality = simulation.router.decode_policy.locality
+    if router.followed is not None:
+        assert not len(router.followed)
+    locality = router.decode_policy.locality
     if locality is not None:
         assert locality.inflight_signatures is not None and locality.centroids is not None
         assert not any(
@@ -152,6 +161,7 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
     attention=st.booleans(),
     loop=st.sampled_from(["overlap", "cpu", "plain"]),
     accepted=ACCEPTED,
+    routers=st.integers(1, 3),
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_every_request_ends_once_and_no_kv_is_left(
@@ -166,13 +176,14 @@ def test_every_request_ends_once_and_no_kv_is_left(
     attention: bool,
     loop: str,
     accepted: float | None,
+    routers: int,
 ) -> None:
     if mode == "plain" and policy == "eldr":
         policy = "level"
     sizes = {"slots": slots, "kv_tokens": capacity, "dp": dp, "dp_attention": attention}
     if mode == "pd":
         sizes["reserve"] = 8
-    made = moving(mode, policy, stages, kind, loop=loop, **sizes)
+    made = moving(mode, policy, stages, kind, routers, loop=loop, **sizes)
     made = made.model_copy(update={"drafting": drafting(accepted)})
     nothing_is_left(*played(made, requests(40, 20.0, seed, **LONG), seed))
 

@@ -100,6 +100,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy: Any, loop: str) -> 
     report=st.sampled_from([0.0, 0.5]),
     early=st.booleans(),
     accepted=ACCEPTED,
+    routers=st.integers(1, 3),
 )
 @settings(max_examples=examples(50), deadline=None)
 def test_nothing_is_lost_when_pools_are_small(
@@ -112,18 +113,24 @@ def test_nothing_is_lost_when_pools_are_small(
     report: float,
     early: bool,
     accepted: float | None,
+    routers: int,
 ) -> None:
+    if routers > 1:
+        report = report or 0.01
     made = fleet(
         {"dp": dp, "dp_attention": attention, "slots": slots, "kv_tokens": capacity, "reserve": 8,
          "early_place": early},
-        {"decode_policy": "power_of_two", "dispatch": dispatch, "report_s": report},
+        {"decode_policy": "power_of_two", "dispatch": dispatch, "report_s": report,
+         "routers": routers},
         {"chunk": 256, "kv_tokens": 3000},
     )  # fmt: skip
     made = made.model_copy(update={"drafting": drafting(accepted)})
     kept, simulation = played(Simulation(made, COST, requests(40, 50.0, seed), seed=seed))
     assert simulation.recorder.ended == len(kept) == 40
     assert all(request.ended >= request.first_token for request in kept)
-    assert all(not rank.inflight for rank in simulation.router.rank_states)
+    for router in simulation.routers:
+        assert all(not rank.inflight for rank in router.rank_states)
+        assert not router.decider.attempts.requests
 
 
 def test_a_full_pool_retracts_and_everybody_still_gets_all_tokens() -> None:
