@@ -16,7 +16,15 @@ from time import monotonic
 
 from patches.streams.outlet import Outlet
 from patches.streams.pulse import Pulse
-from toolkit.contract.events import Down, Event, Heartbeat, LoadReading, Ping, encode
+from toolkit.contract.events import (
+    Down,
+    Event,
+    Heartbeat,
+    LoadReading,
+    Ping,
+    Routers,
+    encode,
+)
 from toolkit.contract.heartbeat import Beat
 from toolkit.limited_logs import limited_logger
 
@@ -33,6 +41,8 @@ too."""
 PING_AFTER_S = 1.0
 HELD_PING_S = 0.5
 """Between two pings while the loop is held up: the router must hear of that before `silent_s`."""
+MOST_ROUTERS = 256
+"""Connections of routers that count; who comes after that hears everything, and is not counted."""
 PAUSE_S = 1.0
 """After something unexpected in the thread."""
 
@@ -53,6 +63,8 @@ class EventHub:
         self._beat_at = float("-inf")
         self._lock = threading.Lock()
         self._outlets: set[Outlet] = set()
+        self._routers: dict[Outlet, str] = {}
+        """Names of those that are routers, which are told of each other."""
         self._loads: dict[int, LoadReading] = {}
         self._as_of: dict[int, float] = {}
         self._said_at = 0.0
@@ -74,14 +86,17 @@ class EventHub:
         if waits:
             self.wake()
 
-    def join(self, hello: Event, pulse: Pulse) -> Outlet:
+    def join(self, hello: Event, pulse: Pulse, router: str = "") -> Outlet:
         """A new listener, who is told `hello` and every rank's load first. Its outlet is still to
-        be opened. `pulse`: of the loop that serves the worker's HTTP."""
+        be opened. `pulse`: of the loop that serves the worker's HTTP; `router`: its name; empty
+        for other listeners."""
         outlet = Outlet()
         with self._lock:
             for event in (hello, *self._loads.values()):
                 outlet.put(encode(event))
             self._outlets.add(outlet)
+            if router and len(self._routers) < MOST_ROUTERS:
+                self._routers[outlet] = router
             if self._thread is None:
                 self._pulse = pulse
                 if self._wake < 0:
@@ -90,13 +105,25 @@ class EventHub:
                     target=self._run, name="toolkit-events", daemon=True
                 )
                 self._thread.start()
+        if router:
+            self._tell_routers()
         return outlet
 
     def leave(self, outlet: Outlet) -> None:
         """The listener has gone."""
         with self._lock:
             self._outlets.discard(outlet)
+            router = self._routers.pop(outlet, "")
         outlet.close()
+        if router:
+            self._tell_routers()
+
+    def _tell_routers(self) -> None:
+        with self._lock:
+            line = encode(Routers(tuple(sorted(set(self._routers.values())))))
+            waits = [outlet for outlet in self._routers if outlet.put(line)]
+        if waits:
+            self.wake()
 
     def wake(self) -> None:
         """Something waits in an outlet for its socket."""

@@ -10,6 +10,7 @@ nothing more listens. What it does not give: a *new* connection while the loop i
 
 import asyncio
 import os
+import re
 import socket
 
 from starlette.responses import Response
@@ -18,11 +19,14 @@ from patches.sglang_types import App, Receive, Scope, Send
 from patches.streams.event_hub import EventHub
 from patches.streams.pulse import Pulse
 from toolkit.contract.events import Event
+from toolkit.contract.headers import ROUTER
 
 EXCHANGE = "toolkit.exchange"
 HEADERS = [(b"content-type", b"application/x-ndjson"), (b"transfer-encoding", b"chunked")]
 """Said here and not left to the server: `Outlet` writes chunks."""
 LOOK_S = 0.001
+ROUTER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+"""What a router may call itself; who gives another name is no router."""
 UNKNOWN = b"The event stream needs uvicorn, HTTP/1.1 and no TLS."
 
 
@@ -54,7 +58,9 @@ class EventResponse(Response):  # type: ignore[misc]
         if taken is None or scope["http_version"] != "1.1":
             await Response(UNKNOWN, 501)(scope, receive, send)
             return
-        outlet = self._hub.join(self._hello, Pulse(asyncio.get_running_loop()))
+        told = dict(scope["headers"]).get(ROUTER.encode(), b"").decode("latin-1")
+        router = told if ROUTER_NAME.fullmatch(told) else ""
+        outlet = self._hub.join(self._hello, Pulse(asyncio.get_running_loop()), router)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             # Middleware may pass the head on in a task of its own, and the loop may still hold it.

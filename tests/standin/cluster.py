@@ -109,20 +109,17 @@ class Cluster:
     host: str = LOOPBACK
     prefix: str = ""
     """Behind which workers are."""
+    beside: Cluster | None = None
+    """Whose workers these are: then only a router is started."""
     workers: list[Standin] = field(default_factory=list)
     router: Process | None = None
     session: Any = None
 
     async def __aenter__(self) -> Cluster:
-        roles = ["prefill"] * self.prefills + ["decode"] * self.decodes + ["plain"] * self.plains
-        seen: dict[str, int] = {}
-        for role in roles:
-            index = seen.setdefault(role, 0)
-            seen[role] += 1
-            args = [*self.worker_args, *self.role_args.get(role, [])]
-            worker = Standin(f"{role}-{index}", role, args, host=self.host, prefix=self.prefix)
-            worker.start()
-            self.workers.append(worker)
+        if self.beside is not None:
+            self.workers = self.beside.workers
+        else:
+            self._start_workers()
         self.port, self.admin_port = free_port(), free_port()
         self._dir = tempfile.TemporaryDirectory()
         path = self.config_path = Path(self._dir.name) / "router.json"
@@ -154,6 +151,17 @@ class Cluster:
         await self.until_ready()
         return self
 
+    def _start_workers(self) -> None:
+        roles = ["prefill"] * self.prefills + ["decode"] * self.decodes + ["plain"] * self.plains
+        seen: dict[str, int] = {}
+        for role in roles:
+            index = seen.setdefault(role, 0)
+            seen[role] += 1
+            args = [*self.worker_args, *self.role_args.get(role, [])]
+            worker = Standin(f"{role}-{index}", role, args, host=self.host, prefix=self.prefix)
+            worker.start()
+            self.workers.append(worker)
+
     async def __aexit__(self, *_: object) -> None:
         await self.session.close()
         if self.router is not None and self.router.poll() is None:
@@ -163,7 +171,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 self.router.kill()
                 self.router.wait()
-        for worker in self.workers:
+        for worker in self.workers if self.beside is None else ():
             worker.kill()
         self._dir.cleanup()
 

@@ -119,6 +119,14 @@ class Server:
         for protocol in list(self.subscribers):
             protocol.chunk(line)
 
+    def tell_routers(self) -> None:
+        """Tell the routers that listen of each other."""
+        names = {each: each.head.get(headers.ROUTER, "") for each in self.subscribers}
+        line = events.encode(events.Routers(tuple(sorted(set(filter(None, names.values()))))))
+        for protocol, name in names.items():
+            if name:
+                protocol.chunk(line)
+
     def publish_load(self) -> None:
         self.peak = max(self.peak, len(self.running))
         for load in self.loads():
@@ -228,7 +236,9 @@ class Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.connections.discard(self)
-        self.server.subscribers.discard(self)
+        if self in self.server.subscribers:
+            self.server.subscribers.discard(self)
+            self.server.tell_routers()
         if self.task is not None:
             self.task.cancel()
         self.can_write.set()
@@ -358,6 +368,7 @@ class Protocol(asyncio.Protocol):
         for load in self.server.loads():
             self.chunk(events.encode(load))
         self.server.subscribers.add(self)
+        self.server.tell_routers()
         while True:
             await asyncio.sleep(0.25 if self.server.args.steps else 0.5)
             self.chunk(events.encode(events.Ping()))

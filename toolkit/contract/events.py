@@ -246,6 +246,12 @@ class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type", omit_defau
     once when it is over."""
 
 
+class Routers(msgspec.Struct, frozen=True, tag="routers", tag_field="type"):
+    """Names of all routers that listen now, told to each of them when one comes or goes."""
+
+    names: Names
+
+
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", tag_field="type", omit_defaults=True):
     """What a rank's scheduler last wrote of itself (`toolkit.contract.heartbeat`), twice a second,
     whether or not it has changed: a count that stands still is a rank that does."""
@@ -268,6 +274,7 @@ Event = (
     | Placed
     | Down
     | Ping
+    | Routers
     | Heartbeat
 )
 

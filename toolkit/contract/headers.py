@@ -7,6 +7,9 @@ ATTEMPT = "x-toolkit-attempt"
 IDS = "x-toolkit-ids"
 """Router to worker, with value 1: put the ids of new output tokens into the answer, as comments
 `: 17 4` in front of its events."""
+ROUTER = "x-toolkit-router"
+"""Router to worker, with the request for its events: its name among those that send requests there,
+the same over its decider's deaths."""
 CAPTURE = "x-toolkit-capture"
 """Client to router, with value 1: keep the experts of this request (`toolkit profile` sends it)."""
 LABEL = "x-toolkit-label"

@@ -16,6 +16,8 @@ OWN_KEY_VARIABLE = "TOOLKIT_OWN_KEY"
 """What a worker without the run's key signs with inside itself; its main process sets it."""
 FRONT_VARIABLE = "TOOLKIT_FRONT"
 """Descriptors of listening sockets that a router inherits: their numbers with commas."""
+ROUTER_NAME_VARIABLE = "TOOLKIT_ROUTER_NAME"
+"""What a router calls itself to its workers; its first process sets it."""
 HEARTBEAT_VARIABLE = "TOOLKIT_HEARTBEAT"
 """A folder for the worker's heartbeats (`toolkit.contract.heartbeat`)."""
 

@@ -63,8 +63,8 @@ class Chooser:
     ) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.
 
-        Those that are up, without the ejected ones, those without more than `left` credits, and
-        those that it failed on, as long as there are others; for a suspect, those that begin no
+        Those that are up, without the ejected ones, those without more than `left` credits (of a
+        share that is no larger the last one is for everybody), and those that it failed on, as long as there are others; for a suspect, those that begin no
         other one. But it waits for such a one rather than going back to a worker that itself failed
         it: one that answers 500 to everything would put it in quarantine.
         """
@@ -75,7 +75,10 @@ class Chooser:
         if suspect:
             usable = _others(usable, ranks, request.record.failed_by)
         if credit:
-            usable = [ok and rank.credit > left for ok, rank in zip(usable, ranks, strict=True)]
+            usable = [
+                ok and rank.credit > min(left, rank.worker.share - 1)
+                for ok, rank in zip(usable, ranks, strict=True)
+            ]
         if suspect:
             usable = [
                 ok and self.probation.free(rank.worker.name)

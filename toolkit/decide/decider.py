@@ -54,6 +54,7 @@ class Decider:
             m.StagesPlanned: moves.planned,
             m.Empty: moves.empty,
             m.WorkerGreeted: self._greeted,
+            m.WorkerShared: self._shared,
             m.WorkerHeard: self._heard,
             m.WorkerUp: self._up,
             m.WorkerHeldUp: self._held_up,
@@ -115,6 +116,11 @@ class Decider:
         worker = self.ranks.workers[message.worker]
         worker.greeted(message.slots, message.reserve, message.dp_attention, message.prefill_only)
         self.attempts.notify_pool(now)
+
+    def _shared(self, message: m.WorkerShared, now: float) -> None:
+        worker = self.ranks.workers[message.worker]
+        for _ in range(worker.shared(message.routers)):
+            self.attempts.waiting.credit_returned(worker.spec.role)
 
     def _heard(self, message: m.WorkerHeard, now: float) -> None:
         self.ranks.workers[message.worker].last_event = now

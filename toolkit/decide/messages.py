@@ -221,6 +221,14 @@ class WorkerGreeted(Struct, frozen=True):
     prefill_only: bool = False
 
 
+class WorkerShared(Struct, frozen=True):
+    """So many routers, this one among them, send requests to a worker. Each may have its part of
+    the prefills that may be parked there."""
+
+    worker: str
+    routers: int
+
+
 class WorkerHeard(Struct, frozen=True):
     """A worker gave a sign of life."""
 
@@ -472,8 +480,8 @@ RequestMessage = (
     | RequestEnded | Rejoined
 )  # fmt: skip
 WorkerMessage = (
-    WorkerGreeted | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied | LoadRead
-    | Stepped | Beaten
+    WorkerGreeted | WorkerShared | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied
+    | LoadRead | Stepped | Beaten
 )  # fmt: skip
 OperatorMessage = Hold | Empty | MoveAsked | UsePolicy | UseDispatch
 Told = RunningSeen | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed

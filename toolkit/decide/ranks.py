@@ -210,6 +210,8 @@ class WorkerState:
         """Whether it says when a prefill is done; a plain SGLang does not."""
         self.prefill_only = False
         """Whether it can answer a request of one token without a decode worker."""
+        self.routers = 1
+        """That send requests there, this one among them."""
         self.record = Ejection()
         self.crashed_at = 0.0
         """When it last said that one of its processes had died."""
@@ -236,6 +238,22 @@ class WorkerState:
         self.stuck_since = None
         for rank in self.ranks:
             rank.begin_anew()
+
+    def shared(self, routers: int) -> int:
+        """So many send requests there: each rank has its part of the credits for this router. How
+        many there are more than before, in all. Where there are fewer, credits may be below zero
+        until as many have come back: what is parked stays."""
+        before, self.routers = self.share, max(1, routers)
+        more = self.share - before
+        for rank in self.ranks:
+            rank.credit += more
+        return max(0, more) * len(self.ranks)
+
+    @property
+    def share(self) -> int:
+        """Prefills that this router may have parked on one of its ranks; at least one, or it would
+        serve nothing."""
+        return max(1, self.spec.parked // self.routers)
 
     def up(self) -> bool:
         """It takes requests, unless a rank of it is stuck; whether that is new."""

@@ -103,7 +103,9 @@ def main() -> int:
         print("usage: python -m toolkit.router CONFIG.json", file=sys.stderr)
         return 2
     from toolkit.router import parse_server
+    from toolkit.router.own_name import own_name
 
+    own_name()
     # Before there is a thread, an event loop or a socket.
     relays = relays_of(sys.argv[1])
     if relays > 1:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from time import monotonic, time
 
 from toolkit.contract import events
+from toolkit.contract.headers import ROUTER
 from toolkit.contract.paths import EVENTS
 from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
 from toolkit.router.known_workers import KnownWorkers
+from toolkit.router.own_name import own_name
 from toolkit.router.quiet import where
 from toolkit.router.retry_after import passed
 from toolkit.router.time_limit import TimeLimit
@@ -75,7 +77,8 @@ class Watcher:
         self._buffer, self._hello, self._stranger = bytearray(), False, None
         self._answered = False
         self._held_up = 0.0
-        call = self._call = self.worker.pool.get(EVENTS, self._feed)
+        mine = f"{ROUTER}: {own_name()}\r\n"
+        call = self._call = self.worker.pool.get(EVENTS, self._feed, mine)
         try:
             status = await self._first_answer(call)
             if status == 404 and (wrong := other_run(self.worker.config, None)):
@@ -242,6 +245,8 @@ class Watcher:
                 self.worker.mark_down(event.reason or "it says that it is going down")
             case events.Ping():
                 self._pinged(event)
+            case events.Routers():
+                self.worker.shared_by(event.names)
             case events.Hello():
                 self._hello = True
                 self._stranger = other_run(self.worker.config, event.run) or _unknown(event)

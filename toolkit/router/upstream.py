@@ -358,8 +358,10 @@ class Upstream:
         first = head + pieces[0]  # the small ones, mostly all there is
         return self._begin((first, *pieces[1:]), sink)
 
-    def get(self, path: str, sink: Sink | None = None) -> Call:
-        return self._begin((_bytes(f"GET {self._prefix}{path}{self._common}\r\n"),), sink)
+    def get(self, path: str, sink: Sink | None = None, headers: str = "") -> Call:
+        """`headers` as in `post`."""
+        head = f"GET {self._prefix}{path}{self._common}{headers}\r\n"
+        return self._begin((_bytes(head),), sink)
 
     def _begin(self, request: tuple[bytes, ...], sink: Sink | None) -> Call:
         call = Call(self._worker, request, sink)

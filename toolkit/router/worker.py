@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from time import monotonic, time
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from toolkit.decide.waiting_work import waiting_tokens
 from toolkit.decide.watchdog import Health, StuckBounds
 from toolkit.router.decider_channel import TellsDecider
 from toolkit.router.errors import Reason
+from toolkit.router.own_name import own_name
 from toolkit.router.silence import Silence
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Upstream
@@ -134,6 +135,7 @@ class Rank(RankState):
             "healthy": worker.healthy,
             **({} if worker.healthy else {"why": worker.why_down}),
             "held": self.held,
+            **({} if worker.routers == 1 else {"routers": worker.routers}),
             "stuck": worker.describe_stuck(self),
             "inflight": self.inflight,
             "inflight_tokens": self.inflight_tokens,
@@ -231,6 +233,13 @@ class Worker(WorkerState):
         one_token = prefill_only.PATCH in hello.patches
         slots, reserve = hello.max_running_requests, hello.reserved_tokens
         self.channel.send(m.WorkerGreeted(self.name, slots, reserve, hello.dp_attention, one_token))
+
+    def shared_by(self, names: Iterable[str]) -> None:
+        """Routers of these names send requests there, this one among them."""
+        others = set(names) - {own_name()}
+        if len(others) + 1 != self.routers:
+            log.info("worker %s has %s routers", self.name, len(others) + 1)
+        self.channel.send(m.WorkerShared(self.name, len(others) + 1))
 
     def prefill_done(self, event: PrefillDone) -> None:
         waits = self.prefills.get(event.rid) if event.left else self.prefills.pop(event.rid, None)

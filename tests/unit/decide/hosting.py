@@ -107,6 +107,8 @@ class DeciderHost:
         self.ended: dict[int, list[str]] = {}
         self.orders: list[str] = []
         self.count = 0
+        self.routers: dict[str, int] = {}
+        """How many routers each worker has said to have."""
         self._greet()
 
     def _make(self) -> None:
@@ -120,7 +122,14 @@ class DeciderHost:
     def _greet(self) -> None:
         for spec in self._specs:
             self.tell(m.WorkerGreeted(spec.name, self._slots, self._reserve))
+            if spec.name in self.routers:
+                self.tell(m.WorkerShared(spec.name, self.routers[spec.name]))
             self.tell(m.WorkerUp(spec.name))
+
+    def shared(self, worker: str, routers: int) -> None:
+        """So many send requests to that worker."""
+        self.routers[worker] = routers
+        self.tell(m.WorkerShared(worker, routers))
 
     def replace(self, workers_first: bool) -> None:
         """Another decider takes over, and is told of all that runs."""

@@ -21,7 +21,7 @@ POLICIES = ["shortest_queue", "round_robin", "br0", "brh@survival", "pooled@shor
 ACTIONS = [
     "arrive", "arrive", "arrive", "one_token", "prefilled", "prefilled", "serve", "leave", "fail",
     "busy", "answer", "died", "down", "up", "held_up", "read", "time", "hold", "unhold", "prove",
-    "restart", "count", "count", "policy", "late", "early", "heard", "replaced",
+    "restart", "count", "count", "policy", "late", "early", "heard", "replaced", "shared",
 ]  # fmt: skip
 MOVING = [
     "begin", "begin", "begin", "read_all", "read_all", "time", "ask", "ask_policy", "moved",
@@ -74,6 +74,8 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
             one.generated += which + 1
         elif what == "replaced":
             host.replace(workers_first=which % 2 == 0)
+        elif what == "shared":
+            host.shared(worker, which % 5)
         elif what == "begin":
             begun = host.arrive(50 * which + 1)
             host.prefilled(begun)
@@ -119,7 +121,9 @@ def bounded(host: DeciderHost) -> None:
     """What holds at all times."""
     for worker in host.ranks.workers.values():
         for rank in worker.ranks:
-            assert 0 <= rank.credit <= rank.worker.spec.parked
+            assert 1 <= rank.worker.share <= rank.worker.spec.parked
+            held = sum(one.credit is rank for one in host.decider.attempts.requests.values())
+            assert rank.credit == rank.worker.share - held
             assert rank.inflight >= 0
             assert rank.best_effort_requests == rank.best_effort_tokens == 0
     assert 0 <= host.decider.attempts.parked <= len(host.running)
@@ -186,7 +190,7 @@ def all_is_over(host: DeciderHost, parked: int) -> None:
     for worker in host.ranks.workers.values():
         for rank in worker.ranks:
             assert (rank.inflight, rank.inflight_tokens) == (0, 0)
-            assert rank.credit == parked
+            assert rank.credit == max(1, parked // max(1, host.routers.get(worker.name, 1)))
             assert rank.unstreamed == {}
     assert host.decider.attempts.parked == 0
     assert host.decider.attempts.requests == {}
@@ -235,6 +239,29 @@ def test_a_prefill_waits_for_a_credit_in_order_of_arrival() -> None:
     host.leave(second)
     host.prefilled(first)  # its KV goes to a decode worker: the credit is back
     assert third.prefill is not None
+
+
+def test_several_routers_share_the_prefills_that_may_be_parked() -> None:
+    host = DeciderHost(parked=4)
+    running = [host.arrive() for _ in range(4)]
+    assert all(each.prefill is not None for each in running)
+    host.shared("prefill-0", 2)
+    more = [host.arrive() for _ in range(3)]
+    for each in running[:2]:  # their KV leaves: two are parked, which is this router's share
+        host.prefilled(each)
+    host.settle()
+    assert all(each.prefill is None for each in more), "another router may have two there"
+    host.prefilled(running[2])
+    host.settle()
+    assert [each.prefill is not None for each in more] == [True, False, False]
+    host.shared("prefill-0", 1)
+    assert all(each.prefill is not None for each in more), "the other router has gone"
+
+
+def test_where_a_share_is_one_best_effort_requests_may_have_it() -> None:
+    host = DeciderHost(parked=4, bounds=replace(BOUNDS, kept_back=2))
+    host.shared("prefill-0", 9)
+    assert host.arrive(request_class=RequestClass.BEST_EFFORT).prefill is not None
 
 
 def test_a_credit_that_is_kept_back_is_taken_at_once_while_best_effort_ones_wait() -> None:

@@ -28,7 +28,8 @@ from patches.streams.event_stream import SharedReader
 from patches.streams.outlet import Outlet
 from patches.streams.takeover import EventResponse, Exchanges
 from toolkit.contract import VERSION
-from toolkit.contract.events import Down, Event, Hello, LoadReading, Ping, decode
+from toolkit.contract.events import Down, Event, Hello, LoadReading, Ping, Routers, decode
+from toolkit.contract.headers import ROUTER
 from toolkit.contract.paths import EVENTS
 
 HOLD_S = 2.0
@@ -93,9 +94,10 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 class Listener:
     """A client of the stream; `heard` with the times."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, router: str | None = None) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=10)
-        self.connection.request("GET", EVENTS, headers=KEY)
+        named = {} if router is None else {ROUTER: router}
+        self.connection.request("GET", EVENTS, headers=KEY | named)
         self.answer = self.connection.getresponse()
         assert self.answer.status == 200
         assert self.answer.headers["content-type"] == "application/x-ndjson"
@@ -127,6 +129,24 @@ def hold(worker: Worker) -> threading.Thread:
     asking = threading.Thread(target=ask)
     asking.start()
     return asking
+
+
+def test_routers_are_told_of_each_other_and_nobody_else_is_one(worker: Worker) -> None:
+    def names(listener: Listener) -> list[tuple[str, ...]]:
+        return [event.names for event in listener.events() if isinstance(event, Routers)]
+
+    plain, wrong = Listener(worker), Listener(worker, "no name")
+    one = Listener(worker, "router-1")
+    until(lambda: names(one) == [("router-1",)])
+    other, again = Listener(worker, "router-2"), Listener(worker, "router-2")
+    both = ("router-1", "router-2")
+    until(lambda: names(one) == [("router-1",), both, both] and both in names(again))
+    for gone in (other, again):  # as when its process is killed
+        gone.connection.sock.shutdown(
+            2
+        ) if gone.connection.sock else gone.answer.fp.raw._sock.shutdown(2)  # type: ignore[attr-defined,union-attr]
+    until(lambda: names(one)[-1] == ("router-1",))
+    assert not names(plain) and not names(wrong)
 
 
 def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
