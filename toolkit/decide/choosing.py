@@ -63,10 +63,11 @@ class Chooser:
     ) -> list[bool]:
         """Which ranks of the role this request may go to now, in their order.
 
-        Those that are up, without the ejected ones, those without more than `left` credits (of a
-        share that is no larger the last one is for everybody), and those that it failed on, as long as there are others; for a suspect, those that begin no
-        other one. But it waits for such a one rather than going back to a worker that itself failed
-        it: one that answers 500 to everything would put it in quarantine.
+        Those that are up, without the ejected ones, those without more than `left` credits (where
+        a router's share is no larger, one credit is enough), and those that it failed on, as long
+        as there are others; for a suspect, those that begin no other one. But it waits for such a
+        one rather than going back to a worker that itself failed it: one that answers 500 to
+        everything would put it in quarantine.
         """
         ranks = self.ranks.of(role)
         records = [rank.worker.record for rank in ranks]

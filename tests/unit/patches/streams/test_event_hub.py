@@ -144,7 +144,7 @@ def test_routers_are_told_of_each_other_and_nobody_else_is_one(worker: Worker) -
     for gone in (other, again):  # as when its process is killed
         gone.connection.sock.shutdown(
             2
-        ) if gone.connection.sock else gone.answer.fp.raw._sock.shutdown(2)  # type: ignore[attr-defined,union-attr]
+        ) if gone.connection.sock else gone.answer.fp.raw._sock.shutdown(2)  # type: ignore[attr-defined]
     until(lambda: names(one)[-1] == ("router-1",))
     assert not names(plain) and not names(wrong)
 
