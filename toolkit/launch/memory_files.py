@@ -1,14 +1,14 @@
-"""Files in /dev/shm that the processes of a run have made: noted while they are mapped, removed
-once nobody can need them. Standard library only: the guard imports this.
+"""Files in /dev/shm that the processes of a run have made: noted while they have them, removed once
+nobody can need them. Standard library only: the guard imports this.
 
 SGLang, Python's multiprocessing, torch, NCCL and CUDA keep buffers and semaphores there. SGLang
 ends its processes by SIGKILL even where it is told to end, and then nobody removes them.
 
-A file is removed if all of this holds; any other stays:
+A file, or a router's folder, is removed if all of this holds; any other stays:
 
 - its name begins as those of `MADE` (what a user keeps there, as weights, does not);
-- a process of a worker was seen to have it mapped. That the worker's process id is in a name says
-  nothing: containers that share /dev/shm have the same ids;
+- a process of a worker was seen to have it mapped or open. That the worker's process id is in a
+  name says nothing: containers that share /dev/shm have the same ids;
 - no process of that worker is left;
 - it is the same file still, this user's, and no other user may open it;
 - no process has it mapped or open.
@@ -16,6 +16,7 @@ A file is removed if all of this holds; any other stays:
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,13 +35,14 @@ MADE = (
     "torch_",  # tensors that processes share by name
     "nccl-",
     "cuda.shm.",
+    "toolkit-router-",  # a folder: what the processes of a router count together
 )
 LOOKS = 2
-"""A file is made first and mapped then: whoever has not seen it mapped looks once more."""
+"""A file is made first and opened then, by others maybe: who has seen nobody looks once more."""
 
 
 class MemoryFile(NamedTuple):
-    """A file that a process of the group led by `leader` had mapped."""
+    """A file that a process of the group led by `leader` had."""
 
     name: str
     leader: int
@@ -53,13 +55,13 @@ class MemoryFiles:
         self._folder = folder
         self._seen: dict[int, MemoryFile] = {}
         self._looks: dict[int, int] = {}
-        """How often it was looked who has mapped a file that nobody of ours has."""
+        """How often it was looked who has a file that nobody of ours has."""
         self._changed = -1
         self._again = 0
 
     def look(self, leaders: Mapping[int, int]) -> None:
-        """Note what the processes below `leaders` (pid -> start time) have mapped. It costs no more
-        than a `stat` while no file is made or removed there."""
+        """Note what the processes below `leaders` (pid -> start time) have. It costs no more than a
+        `stat` while no file is made or removed there."""
         if not leaders:
             return
         try:
@@ -78,7 +80,7 @@ class MemoryFiles:
         if not new:
             return
         for pid, leader in _families(leaders):
-            for inode in new & self._mapped(pid):
+            for inode in new & self._had(pid):
                 self._seen.setdefault(inode, MemoryFile(there[inode], leader))
         for inode in new:
             self._looks[inode] += 1
@@ -88,12 +90,14 @@ class MemoryFiles:
         left = {inode for inode, file in self._seen.items() if file.leader not in leaders}
         if not left:
             return
-        left -= self._used()
+        for entry in os.listdir("/proc"):  # noqa: PTH208 (as in trees)
+            # Another user's processes cannot be seen, nor may he open these files.
+            left -= self._had(int(entry)) if entry.isdigit() else set()
         for inode in left:
             file = self._folder / self._seen.pop(inode).name
             with contextlib.suppress(OSError):
                 if _is_private(found := file.lstat()) and found.st_ino == inode:
-                    file.unlink()
+                    shutil.rmtree(file) if stat.S_ISDIR(found.st_mode) else file.unlink()
 
     def _there(self) -> dict[int, str]:
         """Names of the files that may be a worker's, by inode."""
@@ -106,14 +110,9 @@ class MemoryFiles:
                             found[seen.st_ino] = entry.name
         return found
 
-    def _used(self) -> set[int]:
-        """Inodes of the files that any process has mapped or open, as far as they can be seen:
-        another user's cannot, nor can he open these files."""
-        used: set[int] = set()
-        for entry in os.listdir("/proc"):  # noqa: PTH208 (as in trees)
-            if entry.isdigit():
-                used |= self._mapped(int(entry)) | self._open(int(entry))
-        return used
+    def _had(self, pid: int) -> set[int]:
+        """Inodes of what a process has mapped or open there."""
+        return self._mapped(pid) | self._open(pid)
 
     def _mapped(self, pid: int) -> set[int]:
         device = self._device()
@@ -143,9 +142,9 @@ class MemoryFiles:
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """A file of this user's that no other may open."""
-    mine = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-    return mine and stat.S_ISREG(found.st_mode)
+    """A file or folder of this user's that no other may open."""
+    kind = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    return kind and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def _families(leaders: Mapping[int, int]) -> Iterator[tuple[int, int]]:

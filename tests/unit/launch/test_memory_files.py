@@ -196,6 +196,32 @@ def test_another_file_of_the_same_name_stays(folder: Path, start: Start) -> None
     assert file.exists()
 
 
+HOLDS = """
+import os, sys, time
+kept = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.argv[2:]]
+print("up", flush=True)
+time.sleep(600)
+"""
+"""As a router has the folder in which its processes count together."""
+
+
+def test_the_folder_of_a_killed_router_goes_when_the_last_has_it_no_more(
+    folder: Path, start: Start
+) -> None:
+    routers = folder / "toolkit-router-1-abc"
+    routers.mkdir(mode=0o700)
+    (routers / "metrics").mkdir()
+    (routers / "metrics" / "counter.db").touch()
+    router, other = start(routers, code=HOLDS), start(routers, code=HOLDS)
+    files = seen(folder, router)
+    kill(router)
+    files.remove({})
+    assert (routers / "metrics" / "counter.db").exists()
+    kill(other)
+    files.remove({})
+    assert not routers.exists()
+
+
 def test_a_link_is_not_followed(folder: Path, start: Start, tmp_path: Path) -> None:
     target = folder / f"{NAME}target"
     one = start(target)
