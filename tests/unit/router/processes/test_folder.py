@@ -41,10 +41,12 @@ def test_the_folder_of_a_router_in_another_container_stays(tmp_path: Path) -> No
     if child == 0:
         signal.pause()
     os.close(held)
-    supervisor.clear_left(tmp_path)
-    assert theirs.exists()
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        supervisor.clear_left(tmp_path)
+        assert theirs.exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     supervisor.clear_left(tmp_path)
     assert not theirs.exists()
 
