@@ -4,7 +4,7 @@ And what their answers are compared with."""
 import os
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from tests.dp_recipe import recipe
 from tests.e2e import evidence, groups
 from tests.e2e.deployments import Shared, deployed
+from tests.e2e.left_behind import MemoryWatch
 from tests.e2e.reference import Reference
 from tests.e2e.worker_process import worker
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
@@ -74,7 +75,29 @@ def pytest_runtest_teardown(
     if nextitem is not None and groups.name(nextitem) != group:
         with _ENDS.pop(group or "", ExitStack()):
             pass
+    if nextitem is not None and nextitem.path != item.path:
+        for watch in _WATCHES:
+            nothing_left(watch)
     return result
+
+
+_WATCHES: list[MemoryWatch] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def memory_watch() -> Iterator[None]:
+    """Whatever a test's processes had in shared memory is gone with them, however they end; asked
+    after the last test of each file."""
+    with closing(MemoryWatch()) as watch:
+        _WATCHES.append(watch)
+        yield
+        _WATCHES.remove(watch)
+        nothing_left(watch)
+
+
+def nothing_left(watch: MemoryWatch) -> None:
+    left = watch.left()
+    assert not left, f"in /dev/shm, and nobody has it any more: {', '.join(left)}"
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from http.client import HTTPResponse
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import record
 from tests.e2e.commands import environment, everything, toolkit
+from tests.e2e.left_behind import mapped_by, there
 from tests.unit.launch.stand_ins import wait_gone
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch import trees
@@ -34,8 +36,9 @@ Launched = tuple[subprocess.Popen[str], Path]
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Launched]:
-    (tmp_path / "one.yaml").write_text(FILE)
+def launched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launched]:
+    """A parameter is what the file says beside."""
+    (tmp_path / "one.yaml").write_text(FILE + getattr(request, "param", ""))
     run = tmp_path / "run"
     process = subprocess.Popen(
         [
@@ -135,11 +138,22 @@ def test_detached_with_an_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wait_gone(tree)
 
 
-def test_sigkill_of_the_launcher_under_load_leaves_no_process(launched: Launched) -> None:
+RELAYS = "router: {relays: 2}\n"
+"""They have a folder in shared memory."""
+
+
+@pytest.mark.parametrize("launched", ["", RELAYS], indirect=True, ids=["one process", "relays"])
+def test_sigkill_of_the_launcher_under_load_leaves_no_process_and_no_memory(
+    launched: Launched, request: pytest.FixtureRequest
+) -> None:
     process, run = launched
     tree = everything(run)
     with stream(run, 4000):
+        memory = mapped_by(psutil.Process(each.pid) for each in tree)
+        routers = [name for name, _ in memory if name.startswith("toolkit-router-")]
+        assert len(memory) > len(routers) == request.node.callspec.id.count("relays")
         os.kill(process.pid, signal.SIGKILL)
         wait_gone(tree)
+    assert not memory & there()
     assert trees.members({}, read_state(run)["run_id"]) == []
     assert "no process is left" in toolkit(run, "stop").stdout

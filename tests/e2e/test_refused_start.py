@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from patches.base import REFUSED_EXIT_CODE
-from tests.e2e.worker_process import STARTUP_DEADLINE_S, prefill_mode, start
+from tests.e2e.worker_process import STARTUP_DEADLINE_S, end, prefill_mode, start
 from tests.ports import free_port
 from toolkit.contract.variables import LAYERS_VARIABLE
 from toolkit.launch import trees
@@ -71,8 +71,7 @@ def test_the_worker_refuses_and_says_how_to_mend_it(case: str, tmp_path: Path) -
         while (left := trees.members({process.pid: born.start})) and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
-        trees.kill_all({process.pid: born.start})
-        process.wait()
+        end(process)
     text = log.read_text(errors="replace")
     assert status == REFUSED_EXIT_CODE, text[-3000:]
     # The launcher shows the log's last line.

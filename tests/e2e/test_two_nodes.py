@@ -6,8 +6,6 @@ node 0 receives them. And they run their experts together.
 
 import base64
 import json
-import os
-import signal
 import threading
 import time
 import urllib.request
@@ -79,9 +77,7 @@ def two_nodes(
             wait_until_warm(url)
             yield url, listener
     finally:
-        if second.poll() is None:
-            os.killpg(second.pid, signal.SIGKILL)
-        second.wait()
+        worker_process.end(second)
 
 
 def wait_until_warm(url: str) -> None:

@@ -1,12 +1,14 @@
 """One real SGLang CPU worker of a test's own, on a free port, gone when the test is."""
 
+import atexit
 import os
-import signal
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from tests.preloading import Process
 from toolkit.contract.headers import REQUEST_ID
 from toolkit.contract.variables import DEVICE_VARIABLE, PATCHES_VARIABLE, WORKER_KEY_VARIABLE
 from toolkit.embedded import model_path
+from toolkit.launch import trees
+from toolkit.launch.guard import LauncherGuard
 from toolkit.launch.plan import DIST_PORTS
+from toolkit.launch.scratch import variables
 
 STARTS = ("patches.worker", "patches.registry", "tests.e2e.template")
 
@@ -65,8 +70,39 @@ def start(port: int, *flags: str, log: Path, **environment: str) -> Process:
     ):  # else SGLang opens six ports from `port` + 233 on
         arguments += ["--dist-init-addr", f"127.0.0.1:{free_port(DIST_PORTS)}"]
     env = os.environ | {WORKER_KEY_VARIABLE: ""} | CPU_ENVIRONMENT | environment
+    env |= variables(_temporary())
     with log.open("wb") as sink:
-        return lending.start("patches.worker", *arguments, env=env, output=sink)
+        process = lending.start("patches.worker", *arguments, env=env, output=sink)
+    for pid, began in leaders(process).items():
+        _guard().add(pid, began)
+    return process
+
+
+def leaders(process: Process) -> dict[int, int]:
+    """As `trees` wants them; not once it was waited for."""
+    seen = trees.look(process.pid)
+    return {process.pid: seen.start if seen else 0}
+
+
+def end(process: Process) -> None:
+    """Kill all processes of the worker. Nothing is left of it in shared memory."""
+    trees.kill_all(leaders(process))
+    process.wait()
+    _guard().forget(process.pid)
+
+
+@cache
+def _temporary() -> Path:
+    """What the launcher's workers have, too: a folder for temporary files, gone at the end."""
+    return Path(tempfile.mkdtemp(prefix="toolkit-"))
+
+
+@cache
+def _guard() -> LauncherGuard:
+    """Cleans up as behind a launcher, also when the test process is killed."""
+    guard = LauncherGuard(f"tests-{os.getpid()}", _temporary())
+    atexit.register(guard.close)
+    return guard
 
 
 def start_second_node(port: int, *flags: str, log: Path, **environment: str) -> Process:
@@ -106,9 +142,7 @@ def worker_at(port: int, *flags: str, log: Path, **environment: str) -> Iterator
         record.start(f"worker {' '.join(flags)}", time.monotonic() - begin)
         yield f"http://127.0.0.1:{port}"
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end(process)
 
 
 def _wait_until_ready(process: Process, url: str, log: Path) -> None:

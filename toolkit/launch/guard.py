@@ -3,19 +3,26 @@
 It holds the read end of a pipe whose only writer is the launcher. Lines `add PID START` and
 `del PID` keep its list of worker trees. When the launcher ends, however it ends, the pipe
 closes; whatever then still lives of the run is killed, its folder of temporary files removed, and
-the guard goes too.
+the guard goes too. It removes what a worker has left in shared memory, once that is over and at the
+end (`memory_files`): the launcher may be gone by then, and has no time to look there.
 """
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from toolkit.launch import trees
+from toolkit.launch.memory_files import MemoryFiles
+
+LOOK_S = 0.25
+"""Seconds between two looks into shared memory. What a worker had for less is not seen."""
 
 
 def main() -> None:
@@ -24,15 +31,35 @@ def main() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     leaders: dict[int, int] = {}
-    for line in sys.stdin:
-        words = line.split()
-        if words[:1] == ["add"] and len(words) == 3:
-            leaders[int(words[1])] = int(words[2])
-        elif words[:1] == ["del"] and len(words) == 2:
-            leaders.pop(int(words[1]), None)
+    memory = MemoryFiles()
+    for lines in _read(sys.stdin.fileno()):
+        for words in (line.split() for line in lines):
+            if words[:1] == ["add"] and len(words) == 3:
+                leaders[int(words[1])] = int(words[2])
+            elif words[:1] == ["del"] and len(words) == 2:
+                leaders.pop(int(words[1]), None)
+                with contextlib.suppress(OSError):  # no descriptors now: at the end
+                    memory.remove(leaders)
+        with contextlib.suppress(OSError):
+            memory.look(leaders)
     left = trees.kill_all(leaders, run_id, timeout=30.0)
     shutil.rmtree(folder, ignore_errors=True)
+    memory.remove({})
     sys.exit(1 if left else 0)
+
+
+def _read(pipe: int) -> Iterator[list[str]]:
+    """The lines that have come, none after `LOOK_S` in which there were none, until it closes."""
+    rest = b""
+    while True:
+        if not select.select([pipe], [], [], LOOK_S)[0]:
+            yield []
+            continue
+        data = os.read(pipe, 65536)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield [line.decode() for line in lines]
 
 
 class LauncherGuard:

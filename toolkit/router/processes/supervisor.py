@@ -7,6 +7,7 @@ with it.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import os
@@ -233,6 +234,8 @@ def run(config_path: str, relays: int) -> int:
     # In memory, since a full disk would end whoever counts there.
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=memory))
+    # All processes of the router have it: who may remove the folder sees by it that they live.
+    held = hold(folder)
     clear_left(folder.parent)
     metrics = folder / "metrics"
     metrics.mkdir()
@@ -245,6 +248,7 @@ def run(config_path: str, relays: int) -> int:
         return _run(config_path, relays, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 def _run(config_path: str, relays: int, folder: Path) -> int:
@@ -281,10 +285,24 @@ def _run(config_path: str, relays: int, folder: Path) -> int:
     return ProcessSupervisor(config, relays, sockets, admin, folder).run()
 
 
+def hold(folder: Path) -> int:
+    """Have it for this process and those that it forks: a descriptor."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    return held
+
+
 def clear_left(beside: Path) -> None:
-    """Remove folders of routers that were killed."""
+    """Remove folders of routers that were killed. A process id alone says nothing: containers that
+    share the memory have each their own."""
     for folder in beside.glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         with suppress(OSError, ValueError):
-            if folder.lstat().st_uid == os.getuid() and not Path(f"/proc/{int(pid)}").exists():
+            if folder.lstat().st_uid != os.getuid() or Path(f"/proc/{int(pid)}").exists():
+                continue
+            found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(found)

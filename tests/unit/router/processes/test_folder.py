@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,13 @@ from toolkit.router.processes import supervisor
 from toolkit.router.processes.switched_file import NAME, SwitchedFile
 
 
+def an_ended_process() -> str:
+    command = [sys.executable, "-c", "import os; print(os.getpid())"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def test_folders_of_routers_that_were_killed_are_cleared(tmp_path: Path) -> None:
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], check=True,
-                          capture_output=True, text=True).stdout.strip()  # fmt: skip
+    gone = an_ended_process()
     dead = tmp_path / f"{supervisor.PREFIX}{gone}-abc"
     (dead / "metrics").mkdir(parents=True)
     mine = tmp_path / f"{supervisor.PREFIX}{os.getpid()}-abc"
@@ -25,6 +30,25 @@ def test_folders_of_routers_that_were_killed_are_cleared(tmp_path: Path) -> None
         each.mkdir()
     supervisor.clear_left(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+
+
+def test_the_folder_of_a_router_in_another_container_stays(tmp_path: Path) -> None:
+    """Its process has a number that is nobody's here; it has the folder, as all it has forked."""
+    theirs = tmp_path / f"{supervisor.PREFIX}{an_ended_process()}-abc"
+    theirs.mkdir()
+    held = supervisor.hold(theirs)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    os.close(held)
+    try:
+        supervisor.clear_left(tmp_path)
+        assert theirs.exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    supervisor.clear_left(tmp_path)
+    assert not theirs.exists()
 
 
 def test_what_is_switched_is_had_by_the_next_one(tmp_path: Path) -> None:
