@@ -16,6 +16,9 @@ OWN_KEY_VARIABLE = "TOOLKIT_OWN_KEY"
 """What a worker without the run's key signs with inside itself; its main process sets it."""
 FRONT_VARIABLE = "TOOLKIT_FRONT"
 """Descriptors of listening sockets that a router inherits: their numbers with commas."""
+GENERATION_VARIABLE = "TOOLKIT_ROUTER_GENERATION"
+"""A file with what a router's supervisor leaves to its own new code
+(`toolkit.router.processes.supervisor_state`)."""
 HEARTBEAT_VARIABLE = "TOOLKIT_HEARTBEAT"
 """A folder for the worker's heartbeats (`toolkit.contract.heartbeat`)."""
 

@@ -1,4 +1,4 @@
-"""What operators have switched, kept in a file for the decider process that follows a dead one."""
+"""What operators have switched, kept in a file for the decider process that follows."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class Switched(msgspec.Struct, frozen=True):
     moves: str
     draining: bool
     held: list[tuple[str, int]]
+    written: tuple[str, ...]
+    """What the configuration said of the switches. Where it says something else to the next process
+    (the router was upgraded), that holds."""
 
 
 class SwitchedFile:
@@ -45,6 +48,7 @@ class SwitchedFile:
         now = Switched(
             policies.names, policies.dispatch, switches.first_token, switches.early_choice,
             switches.moves, control.draining.on, [rank.key for rank in ranks if rank.held],
+            _written(control),
         )  # fmt: skip
         if now == self._last:
             return
@@ -65,6 +69,16 @@ class SwitchedFile:
         except (OSError, msgspec.DecodeError) as error:
             log.error("what was switched is not known: %s", where(error))
             return
+        if was.written == _written(control):
+            self._switch(control, was)
+        control.draining.on = was.draining
+        known = control.known_workers
+        for name, dp_rank in was.held:
+            known.hold([known.named(name).ranks[dp_rank]])
+        self._last = was
+
+    @staticmethod
+    def _switch(control: ControlPlane, was: Switched) -> None:
         policies, switches = control.policies, control.switches
         for side, name in was.policies.items():
             if policies.names[side] != name:
@@ -73,8 +87,11 @@ class SwitchedFile:
             policies.use_dispatch(cast(Any, was.dispatch))
         switches.first_token = cast(Any, was.first_token)
         switches.early_choice, switches.moves = was.early_choice, cast(Any, was.moves)
-        control.draining.on = was.draining
-        known = control.known_workers
-        for name, dp_rank in was.held:
-            known.hold([known.named(name).ranks[dp_rank]])
-        self._last = was
+
+
+def _written(control: ControlPlane) -> tuple[str, ...]:
+    config = control.config
+    return (
+        config.prefill_policy, config.decode_policy, config.dispatch, config.first_token,
+        config.moves,
+    )  # fmt: skip
