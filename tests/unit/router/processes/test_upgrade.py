@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.preloading import Process
 from tests.present import present
 from tests.standin.cluster import Cluster
 from tests.standin.relays import (
@@ -36,6 +38,11 @@ CONFIG: dict[str, Any] = {
     "relays": RELAYS, "rerun_wait_s": 20, "no_worker_wait_s": 20, "keepalive_s": 1,
 }  # fmt: skip
 ARGS = ["--token-ms", "10", "--steps"]
+
+
+def router_of(cluster: Cluster) -> Process:
+    assert cluster.router is not None
+    return cluster.router
 
 
 def pids(cluster: Cluster) -> set[int]:
@@ -61,7 +68,7 @@ class Load:
 
 async def test_nothing_is_lost_or_refused_twice_in_a_row() -> None:
     async with Cluster(prefills=2, decodes=3, worker_args=ARGS, config=CONFIG) as cluster:
-        load, router = Load(cluster), present(cluster.router).pid
+        load, router = Load(cluster), router_of(cluster).pid
         before = pids(cluster)
         for number in (1, 2):
             long = asyncio.create_task(post(cluster, PATH, bodies(400)[PATH]))
@@ -74,7 +81,7 @@ async def test_nothing_is_lost_or_refused_twice_in_a_row() -> None:
             status, raw = await long
             assert (status, text_of(PATH, raw)) == (200, expected(prompt_of(PATH), 400))
         await load.end()
-        assert present(cluster.router).pid == router and present(cluster.router).poll() is None
+        assert router_of(cluster).pid == router and router_of(cluster).poll() is None
         state = await cluster.until(idle)
         assert state["retried"] == state["resumed"] == 0, "what ran was known to the next one"
 
@@ -267,7 +274,7 @@ async def test_what_operators_switched_outlives_it_unless_the_file_has_changed()
 async def test_a_signal_alone_upgrades_and_a_second_order_is_refused() -> None:
     async with Cluster(decodes=1, worker_args=ARGS, config=CONFIG) as cluster:
         before = pids(cluster)
-        os.kill(present(cluster.router).pid, signal.SIGUSR2)
+        os.kill(router_of(cluster).pid, signal.SIGUSR2)
         await until_upgrade(cluster, "rehearsing", "starting")
         async with cluster.session.post(cluster.admin + UPGRADE) as answer:
             assert answer.status == 409 and b"upgrade 1 is under way" in await answer.read()
@@ -285,7 +292,7 @@ async def test_a_router_that_is_told_to_end_amid_it_ends_in_order(phase: str) ->
         await cluster.until(lambda state: state["running"] == 6)
         await order_upgrade(cluster)
         await until_upgrade(cluster, phase)
-        router = present(cluster.router)
+        router = router_of(cluster)
         router.send_signal(signal.SIGTERM)
         for status, raw in await asyncio.gather(*calls):
             assert (status, text_of(PATH, raw)) == (200, expected(prompt_of(PATH), 1000))
@@ -297,6 +304,39 @@ async def test_a_router_of_one_process_says_what_it_takes() -> None:
         for call in (cluster.session.post, cluster.session.get):
             async with call(cluster.admin + UPGRADE) as answer:
                 assert answer.status == 409 and b"relays: 2" in await answer.read()
+
+
+async def ordered(cluster: Cluster, *words: str) -> tuple[int | None, str]:
+    """`toolkit upgrade router` with these: exit status, and what it says."""
+    command = ("-m", "toolkit", "upgrade", "router", *words)
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, *command, cwd=ROOT, env=os.environ | {"KEY": "secret"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await running.communicate()
+    return running.returncode, said.decode()
+
+
+async def test_the_command_follows_it_to_its_end() -> None:
+    """With an admin key: then orders come by the clients' port."""
+    config = CONFIG | {"admin_key_env": "KEY", "max_inflight": 8}
+    async with Cluster(
+        decodes=2, worker_args=ARGS, config=config, env={"KEY": "secret"}
+    ) as cluster:
+        at = ("--url", cluster.url, "--admin-key-env", "KEY")
+        status, said = await ordered(cluster, "--url", cluster.url)
+        assert status == 1 and "401: This needs a key" in said
+        status, said = await ordered(cluster, *at)
+        assert status == 0 and "no request was cut" in said, said
+        assert said.index("are tried") < said.index("are started") < said.index("upgraded in")
+        call = asyncio.create_task(post(cluster, PATH, bodies(3000)[PATH]))
+        await cluster.until(lambda state: state["running"] == 1)
+        status, said = await ordered(cluster, *at, "--drain-s", "0.3")
+        assert status == 1 and "1 requests were cut after 0.3 s" in said, said
+        assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], Exception)
+        cluster.config_path.write_text("nonsense")
+        status, said = await ordered(cluster, *at)
+        assert status == 1 and "the former processes serve on" in said and "Invalid JSON" in said
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"drain_s": -1}', b'{"drain_s": "1"}', b'{"now": 1}'])
