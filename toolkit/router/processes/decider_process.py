@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 NAME, WAITS = "tk-decider", "tk-next"
-KNOWN_S = 0.5
+KNOWN_S = 3.0
 LAST_ANSWERS_S = 0.05
 """An operator's question that is being answered has so long when another process takes over."""
 
@@ -56,7 +56,7 @@ async def serve(
     handover = SwitchedFile(place.folder)
     hub = Hub(place.serial, place.rows, handover)
     control = ControlPlane(config, metrics, hub)
-    handover.restore(control)
+    up = handover.restore(control)
     guard = guard_of(config)
     recording = Recording(config.record) if config.record else None
     hub.begin(control, recording)
@@ -71,7 +71,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     control.start()
     if waits:
-        await _known(control)
+        await _known(control, up)
     tasks = [
         beating,
         asyncio.create_task(hub.beat()),
@@ -109,13 +109,12 @@ async def serve(
     return 0
 
 
-async def _known(control: ControlPlane) -> None:
-    """Until all workers have said that they are there, or too long: nobody is told meanwhile that
+async def _known(control: ControlPlane, up: list[str]) -> None:
+    """Until these workers have said that they are there, or too long: nobody is told meanwhile that
     there are none."""
     deadline = monotonic() + KNOWN_S
-    while not all(worker.healthy for worker in control.known_workers.workers):
-        if monotonic() > deadline:
-            return
+    workers = [control.known_workers.named(name) for name in up]
+    while not all(worker.healthy for worker in workers) and monotonic() < deadline:
         await asyncio.sleep(0.005)
 
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("toolkit.router")
 
-REHEARSAL = "toolkit.router.processes.rehearsal"
+REHEARSAL = "toolkit.router.rehearsal"
 CONFIG, OUT, ERRORS = "rehearsed.json", "rehearsal.out", "rehearsal.err"
 """In the folder that the processes share: the configuration that is tried, and what came of it."""
-REHEARSAL_S, START_S = 120.0, 30.0
+REHEARSAL_S, START_S = 300.0, 60.0
 """So long a rehearsal may take, and a new generation until all of it stands."""
 LEAVE_S = 2.0
 """The former decider process has so long to leave."""

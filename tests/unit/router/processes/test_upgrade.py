@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,32 @@ from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt
 
 ROOT = Path(__file__).resolve().parents[4]
 PATH = "/v1/completions"
-CONFIG: dict[str, Any] = {
-    "relays": RELAYS, "rerun_wait_s": 20, "no_worker_wait_s": 20, "keepalive_s": 1,
-}  # fmt: skip
+CONFIG: dict[str, Any] = {"relays": RELAYS, "rerun_wait_s": 20, "no_worker_wait_s": 20}
+LONGER = 30_000
+"""Tokens of a stream that is cut: it would take five minutes."""
 ARGS = ["--token-ms", "10", "--steps"]
+
+
+@asynccontextmanager
+async def serving(
+    decodes: int = 2, env: dict[str, str] | None = None, **config: Any
+) -> AsyncIterator[Cluster]:
+    """A cluster. What a test asks is asked on connections of its own: one that is open would hold
+    an upgrade up. The router's log is shown where a test fails."""
+    config = CONFIG | config
+    async with Cluster(
+        prefills=2, decodes=decodes, worker_args=ARGS, config=config, env=env or {}
+    ) as cluster:
+        await cluster.session.close()
+        cluster.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(120),
+        )
+        try:
+            yield cluster
+        except BaseException:
+            print(cluster.log.read_text())
+            raise
 
 
 def router_of(cluster: Cluster) -> Process:
@@ -50,16 +73,26 @@ def pids(cluster: Cluster) -> set[int]:
 
 
 class Load:
-    """Traffic beside what is done to the router."""
+    """Traffic beside what is done to the router, and who asks whether it is ready."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, asks: bool = True) -> None:
         self._traffic, self._over = Traffic(cluster, 48, seed=1), asyncio.Event()
         self._running = asyncio.create_task(self._traffic.run(None, 30, over=self._over))
+        self._asking = asyncio.create_task(self._ask(f"{cluster.url}/readiness" if asks else ""))
+
+    async def _ask(self, url: str) -> None:
+        connector = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            while url and not self._over.is_set():
+                async with http.get(url) as answer:
+                    assert answer.status == 200, await answer.text()
+                await asyncio.sleep(0.005)
 
     async def end(self) -> Checked:
         """What came of it."""
         await asyncio.sleep(0.3)
         self._over.set()
+        await self._asking
         checked = await self._running
         assert checked.lost == checked.wrong == 0, checked.why
         assert checked.good > 50
@@ -67,7 +100,7 @@ class Load:
 
 
 async def test_nothing_is_lost_or_refused_twice_in_a_row() -> None:
-    async with Cluster(prefills=2, decodes=3, worker_args=ARGS, config=CONFIG) as cluster:
+    async with serving(decodes=3) as cluster:
         load, router = Load(cluster), router_of(cluster).pid
         before = pids(cluster)
         for number in (1, 2):
@@ -88,10 +121,9 @@ async def test_nothing_is_lost_or_refused_twice_in_a_row() -> None:
 
 async def test_a_former_relay_ends_with_its_clients() -> None:
     """Who is connected to it is served as before, and told to connect anew."""
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG | {"keepalive_s": 60}) as cluster:
-        await cluster.session.close()
-        cluster.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
-        async with aiohttp.ClientSession() as http:
+    async with serving(keepalive_s=90) as cluster:
+        lasting = aiohttp.TCPConnector(keepalive_timeout=90)
+        async with aiohttp.ClientSession(connector=lasting) as http:
             ports, said = [], []
             for turn in range(4):
                 if turn == 2:
@@ -119,7 +151,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 @pytest.mark.parametrize("what", BROKEN)
 async def test_what_cannot_take_over_leaves_the_router_as_it_was(what: str) -> None:
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
+    async with serving() as cluster:
         load, before = Load(cluster), pids(cluster)
         written = cluster.config_path.read_text()
         config = json.loads(written)
@@ -156,7 +188,7 @@ def change(file: Path, old: str, new: str) -> None:
 async def test_new_code_serves_if_it_can(code: Path) -> None:
     """One that cannot start, one that its processes cannot talk to, and one that is well."""
     env = {"PYTHONPATH": str(code.parents[2]), "PYTHONSAFEPATH": "1"}
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG, env=env) as cluster:
+    async with serving(env=env) as cluster:
         before = pids(cluster)
 
         async def health() -> str:
@@ -186,30 +218,37 @@ async def test_new_code_serves_if_it_can(code: Path) -> None:
         assert not pids(cluster) & before and await health() == "new"
 
 
-@pytest.mark.parametrize("victim", ["a new relay", NEXT, DECIDER, "a former relay"])
-async def test_a_process_that_is_killed_amid_it_changes_nothing(victim: str) -> None:
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
-        if victim != "a former relay":  # its own clients are lost, as ever
-            load = Load(cluster)
+async def struck(cluster: Cluster, victim: str) -> set[int]:
+    """Order an upgrade and kill a process amid it; again where it was not caught in time. Which
+    processes there were before."""
+    while True:
         before = processes(cluster)
+        relays = [name for name in before if name.startswith("tk-relay")]
         await order_upgrade(cluster)
-        await until_upgrade(cluster, "starting")
-        while True:
+        told = await until_upgrade(cluster, "starting", "replacing", "ending", "done")
+        while told["phase"] != "done":
             now = processes(cluster)
             new = [name for name in now if name.startswith("tk-relay") and name not in before]
-            name = {"a new relay": (*new, None)[0], "a former relay": "tk-relay-1"}.get(
-                victim, victim
-            )
-            if name in now:
-                now[name].kill()
-                break
-            await asyncio.sleep(0.002)
+            kinds = {"a new relay": new, "a former relay": relays}
+            found = [name for name in kinds.get(victim, [victim]) if name in now]
+            if found:
+                now[found[0]].kill()
+                return {each.pid for each in before.values()}
+            async with cluster.session.get(cluster.admin + UPGRADE) as answer:
+                told = await answer.json()
+
+
+@pytest.mark.parametrize("victim", ["a new relay", NEXT, DECIDER, "a former relay"])
+async def test_a_process_that_is_killed_amid_it_changes_nothing(victim: str) -> None:
+    """A relay's own clients are lost, and who asks a decider, as ever; nobody else is."""
+    async with serving() as cluster:
+        load = Load(cluster, asks=victim != DECIDER) if victim != "a former relay" else None
+        before = await struck(cluster, victim)
         told = await until_upgrade(cluster, "done", "failed")
         assert told["phase"] == "done", told
-        after = processes(cluster)
-        assert len(after) == RELAYS + 1 and DECIDER in after
-        assert not {each.pid for each in after.values()} & {each.pid for each in before.values()}
-        if victim != "a former relay":
+        assert len(pids(cluster)) == RELAYS + 1 and DECIDER in processes(cluster)
+        assert not pids(cluster) & before
+        if load is not None:
             await load.end()
         status, raw = await post(cluster, PATH, bodies(5)[PATH])
         assert (status, text_of(PATH, raw)) == (200, expected(prompt_of(PATH), 5))
@@ -217,8 +256,8 @@ async def test_a_process_that_is_killed_amid_it_changes_nothing(victim: str) -> 
 
 
 async def test_a_limit_cuts_what_still_runs() -> None:
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
-        calls = [asyncio.create_task(post(cluster, PATH, bodies(3000)[PATH])) for _ in range(3)]
+    async with serving() as cluster:
+        calls = [asyncio.create_task(post(cluster, PATH, bodies(LONGER)[PATH])) for _ in range(3)]
         await cluster.until(lambda state: state["running"] == 3)
         told = await upgrade(cluster, drain_s=0.5)
         assert (told["phase"], told["cut"]) == ("done", 3), told
@@ -229,12 +268,11 @@ async def test_a_limit_cuts_what_still_runs() -> None:
 
 
 async def test_bounds_are_those_of_both_generations_together() -> None:
-    config = CONFIG | {"max_inflight": 4, "max_queue": 60}
-    async with Cluster(decodes=2, worker_args=ARGS, config=config) as cluster:
+    async with serving(max_inflight=4, max_queue=60) as cluster:
         former = [asyncio.create_task(post(cluster, PATH, bodies(600)[PATH])) for _ in range(4)]
         await cluster.until(lambda state: state["running"] == 4)
         await order_upgrade(cluster)
-        await until_upgrade(cluster, "ending")
+        await until_upgrade(cluster, "ending", "done")
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
 
             async def one() -> str:
@@ -256,7 +294,7 @@ async def test_bounds_are_those_of_both_generations_together() -> None:
 
 
 async def test_what_operators_switched_outlives_it_unless_the_file_has_changed() -> None:
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
+    async with serving() as cluster:
         wanted = {"decode": "round_robin", "moves": "replay"}
         assert (await post(cluster, "/admin/policy", wanted, admin=True))[0] == 200
         order = {"worker": "decode-1", "deadline_s": 1}
@@ -272,7 +310,7 @@ async def test_what_operators_switched_outlives_it_unless_the_file_has_changed()
 
 
 async def test_a_signal_alone_upgrades_and_a_second_order_is_refused() -> None:
-    async with Cluster(decodes=1, worker_args=ARGS, config=CONFIG) as cluster:
+    async with serving() as cluster:
         before = pids(cluster)
         os.kill(router_of(cluster).pid, signal.SIGUSR2)
         await until_upgrade(cluster, "rehearsing", "starting")
@@ -287,11 +325,11 @@ async def test_a_signal_alone_upgrades_and_a_second_order_is_refused() -> None:
 
 @pytest.mark.parametrize("phase", ["rehearsing", "starting", "ending"])
 async def test_a_router_that_is_told_to_end_amid_it_ends_in_order(phase: str) -> None:
-    async with Cluster(decodes=2, worker_args=ARGS, config=CONFIG) as cluster:
+    async with serving() as cluster:
         calls = [asyncio.create_task(post(cluster, PATH, bodies(1000)[PATH])) for _ in range(6)]
         await cluster.until(lambda state: state["running"] == 6)
         await order_upgrade(cluster)
-        await until_upgrade(cluster, phase)
+        await until_upgrade(cluster, phase, "done")
         router = router_of(cluster)
         router.send_signal(signal.SIGTERM)
         for status, raw in await asyncio.gather(*calls):
@@ -329,7 +367,7 @@ async def test_the_command_follows_it_to_its_end() -> None:
         status, said = await ordered(cluster, *at)
         assert status == 0 and "no request was cut" in said, said
         assert said.index("are tried") < said.index("are started") < said.index("upgraded in")
-        call = asyncio.create_task(post(cluster, PATH, bodies(3000)[PATH]))
+        call = asyncio.create_task(post(cluster, PATH, bodies(LONGER)[PATH]))
         await cluster.until(lambda state: state["running"] == 1)
         status, said = await ordered(cluster, *at, "--drain-s", "0.3")
         assert status == 1 and "1 requests were cut after 0.3 s" in said, said
@@ -341,6 +379,6 @@ async def test_the_command_follows_it_to_its_end() -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b'{"drain_s": -1}', b'{"drain_s": "1"}', b'{"now": 1}'])
 async def test_a_wrong_order_is_refused(body: bytes) -> None:
-    async with Cluster(decodes=1, config=CONFIG) as cluster:
+    async with serving() as cluster:
         assert (await post(cluster, UPGRADE, body, admin=True))[0] == 400
         assert (await post(cluster, UPGRADE, b""))[0] == 403

@@ -1,5 +1,5 @@
-"""`python -m toolkit.router.processes.rehearsal CONFIG.json`: could a router be made of the code
-and the configuration that are on the disk now? Says what its processes would have to agree on.
+"""`python -m toolkit.router.rehearsal CONFIG.json`: could a router be made of the code and the
+configuration that are on the disk now? Says what its processes would have to agree on.
 
 It makes all that a router makes before it serves, and opens no port. Exit codes as those of
 `python -m toolkit.router`.
