@@ -191,8 +191,8 @@ def test_streams_move_between_workers_while_the_decider_is_replaced(
 
 
 def test_an_upgrade_under_load_costs_nothing(relayed: Running, reference: Reference) -> None:
-    """Twice, with streams that are longer than all of it; the second time prefill workers answer
-    from the pool. The launcher keeps its router."""
+    """Twice, with streams that begin before it; the second time decode workers are chosen from the
+    pool. The launcher keeps its router."""
     restarts = relayed.supervisor.fleet.processes["router"].restarts
     for policy in ("eldr", "br0"):
         asked, long = prompts(f"upgrade-{policy}", 3 * REQUESTS), prompts(f"long-{policy}", 4)
