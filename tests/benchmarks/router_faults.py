@@ -4,12 +4,15 @@ Stand-in workers (`tests/standin`), each stream on a connection of its own, ever
 with the stand-ins' function of its prompt. Each fault has a router of its own:
 
 - `relay`, `decider`, `both`: SIGKILL. `stopped`: the decider process stands still for 3 s.
+- `upgrade`: none of these: the router becomes new code (`toolkit upgrade router`).
 
 Of each: `lost`: streams that did not come to their end; `own`: those that a killed relay had;
 `wrong`: others than they should be. `recovery_ms`: from the fault until a new request has its first
 token, asked for again and again; `refused`: how many of these were refused meanwhile, `broken`: how
-many broke (they were at the killed relay). `leaked`: requests that the router or a worker still
-counts afterwards. Over `runs` runs: sums, and of `recovery_ms` the largest.
+many broke (they were at the killed relay). Of `upgrade`, `recovery_ms` is the longest time that a
+new request waited for its first token, from the order on, and `took_ms` the time until the new
+processes alone took requests. `leaked`: requests that the router or a worker still counts
+afterwards. Over `runs` runs: sums, and of times the largest.
 
 Nothing is asserted. Run as `python -m tests.benchmarks.router_faults [--quick]`.
 """
@@ -25,12 +28,18 @@ import aiohttp
 
 from tests.benchmarks.shared.common import Result, arguments
 from tests.standin.cluster import Cluster
-from tests.standin.relays import DECIDER, clients_of, processes
+from tests.standin.relays import (
+    DECIDER,
+    clients_of,
+    order_upgrade,
+    processes,
+    until_upgrade,
+)
 from tests.standin.streams import seed_of, word
 
 MEASURES = ("toolkit/router", "toolkit/decide")
 
-FAULTS = ("relay", "decider", "both", "stopped")
+FAULTS = ("relay", "decider", "both", "stopped", "upgrade")
 PATH = "/v1/completions"
 STEP_MS, TOKENS = 200, 60
 STOPPED_S = 3.0
@@ -48,6 +57,7 @@ class Seen:
     broken: int = 0
     leaked: int = 0
     recovery_ms: float = 0.0
+    took_ms: float = 0.0
 
 
 async def stream(cluster: Cluster, number: int, ports: dict[int, int]) -> str | None:
@@ -82,12 +92,26 @@ async def recovery(cluster: Cluster, begun: float, seen: Seen) -> None:
             ):
                 await answer.content.readany()
                 if answer.status == 200:
-                    seen.recovery_ms = (perf_counter() - begun) * 1e3
+                    took_ms = (perf_counter() - begun) * 1e3
+                    seen.recovery_ms = max(seen.recovery_ms, took_ms)
                     return
                 seen.refused += 1
         except aiohttp.ClientError:
             seen.broken += 1
         await asyncio.sleep(PROBE_S)
+
+
+async def upgraded(cluster: Cluster, seen: Seen) -> None:
+    """Have it upgraded, and ask for new requests all the while."""
+    begun = perf_counter()
+    await order_upgrade(cluster)
+    over = asyncio.create_task(until_upgrade(cluster, "ending", "done", "failed"))
+    while not over.done():
+        await recovery(cluster, perf_counter(), seen)
+        await asyncio.sleep(PROBE_S)
+    assert (await over)["phase"] != "failed", await over
+    seen.took_ms = (perf_counter() - begun) * 1e3
+    await recovery(cluster, perf_counter(), seen)
 
 
 async def hurt(cluster: Cluster, fault: str) -> None:
@@ -111,9 +135,12 @@ async def run(fault: str, streams: int) -> Seen:
         while len(ports) < streams:
             await asyncio.sleep(0.05)
         dying = clients_of(cluster, "tk-relay-1") if fault in ("relay", "both") else set()
-        begun = perf_counter()
-        await hurt(cluster, fault)
-        await recovery(cluster, begun, seen)
+        if fault == "upgrade":
+            await upgraded(cluster, seen)
+        else:
+            begun = perf_counter()
+            await hurt(cluster, fault)
+            await recovery(cluster, begun, seen)
         texts = await asyncio.gather(*calls)
         seen.own = sum(port in dying for port in ports.values())
         for number, text in enumerate(texts):
@@ -139,6 +166,8 @@ async def measure(quick: bool) -> dict[str, Any]:
             for name in ("lost", "own", "wrong", "refused", "broken", "leaked")
         }
         told[fault] = sums | {"recovery_ms": max(each.recovery_ms for each in seen)}
+        if fault == "upgrade":
+            told[fault]["took_ms"] = max(each.took_ms for each in seen)
         print(fault, told[fault], flush=True)
     return told
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
+from toolkit.launch.running import Running
 from toolkit.launch.state import read_state
 
 STARTS = (
@@ -27,6 +28,17 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**os.environ, "COLUMNS": "120"},
     )
+
+
+def ordered(deployment: Running, *words: str) -> tuple[int, str]:
+    """Give an order to the deployment by a command: exit status, and all that it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", *words, "--run", str(deployment.run_dir)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 def everything(run: Path) -> list[trees.ProcessRow]:

@@ -3,8 +3,6 @@ stopped and restarted under load: every stream says what it says undisturbed."""
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +11,7 @@ import aiohttp
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.commands import ordered
 from tests.e2e.moving import Load
 from tests.e2e.workers import state
 from toolkit.embedded import load_prompts
@@ -187,17 +186,6 @@ async def test_what_cannot_move_stays_and_says_why(deployment: Running) -> None:
             assert (await stream)["usage"][1] == TOKENS
 
 
-def command(deployment: Running, *words: str) -> tuple[int, str]:
-    """Run a command of the toolkit on the deployment: exit status, and all that it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit", *words, "--run", str(deployment.run_dir)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.touched("moving")
 async def test_workers_are_restarted_stopped_and_started_under_load(deployment: Running) -> None:
     """`toolkit restart --rolling`, then `toolkit drain --stop` and `--undo`: nothing is lost or
@@ -209,16 +197,16 @@ async def test_workers_are_restarted_stopped_and_started_under_load(deployment: 
     await load.learn()
     running = asyncio.ensure_future(load.run())
     await asyncio.sleep(0.5)
-    status, said = await asyncio.to_thread(command, deployment, "restart", "--rolling")
+    status, said = await asyncio.to_thread(ordered, deployment, "restart", "--rolling")
     assert status == 0, said
     assert said.count("gets requests again") == 2, said
     rolled = load.streams
-    status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--stop")
+    status, said = await asyncio.to_thread(ordered, deployment, "drain", "decode-1", "--stop")
     assert status == 0 and "stopped" in said, said
     assert deployment.worker("decode-1").status == "stopped"
     rows = {row["name"]: row for row in (await state(deployment.router_url))["workers"]}
     assert rows["decode-1"]["held"] and not rows["decode-1"]["inflight"]
-    status, said = await asyncio.to_thread(command, deployment, "drain", "decode-1", "--undo")
+    status, said = await asyncio.to_thread(ordered, deployment, "drain", "decode-1", "--undo")
     assert status == 0, said
     await asyncio.sleep(1.0)
     load.over = True
@@ -245,5 +233,5 @@ def test_wrong_orders_say_what_to_do(deployment: Running) -> None:
         (("migrate", "nobody"), "no request"),
         (("migrate", "--from", "decode-0", "--to", "decode-0"), "the same"),
     ]:
-        status, said = command(deployment, *words)
+        status, said = ordered(deployment, *words)
         assert status != 0 and says in said, (words, said)

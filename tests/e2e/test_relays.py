@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e import calls
+from tests.e2e.commands import ordered
 from tests.e2e.deployments import deployed, shipped
 from tests.e2e.reference import Reference
 from tests.e2e.workers import settled, state, victim
@@ -187,3 +188,40 @@ def test_streams_move_between_workers_while_the_decider_is_replaced(
     assert [answer.ids for answer in answers] == expected
     assert any(each["outcome"] == "moved" for each in told)
     calls.run(settled(relayed))
+
+
+def test_an_upgrade_under_load_costs_nothing(relayed: Running, reference: Reference) -> None:
+    """Twice, with streams that begin before it; the second time decode workers are chosen from the
+    pool. The launcher keeps its router."""
+    restarts = relayed.supervisor.fleet.processes["router"].restarts
+    for policy in ("eldr", "br0"):
+        asked, long = prompts(f"upgrade-{policy}", 3 * REQUESTS), prompts(f"long-{policy}", 4)
+        bodies = [calls.greedy(ids, TOKENS, stream=n % 4 > 0) for n, ids in enumerate(asked)]
+        before, pid = process(relayed, DECIDER).pid, relayed.router_pid
+
+        async def scenario(
+            policy: str = policy,
+            bodies: list[dict[str, Any]] = bodies,
+            long: list[list[int]] = long,
+        ) -> tuple[list[calls.Answer], list[calls.Answer]]:
+            await calls.switch(relayed.router_url, decode=policy)
+            url = relayed.router_url
+            lasting = [calls.greedy(ids, LONG, stream=True) for ids in long]
+            sending = asyncio.create_task(calls.all_of(url, bodies, CONCURRENCY))
+            streaming = asyncio.create_task(calls.all_of(url, lasting, len(lasting)))
+            await asyncio.sleep(0.5)
+            status, said = await asyncio.to_thread(ordered, relayed, "upgrade", "router")
+            assert status == 0 and "no request was cut" in said, said
+            return await sending, await streaming
+
+        answers, lasting = calls.run(scenario())
+        right(answers, asked, reference)
+        assert [answer.error for answer in lasting] == [""] * len(long)
+        expected = reference.greedy_each(long, LONG, [answer.ids for answer in lasting])
+        assert [answer.ids for answer in lasting] == expected
+        calls.run(settled(relayed))
+        after = calls.run(state(relayed.router_url))
+        assert after["policies"]["decode"] == policy, "what was switched outlives it"
+        assert after["parked"] == after["running"] == after["retried"] == after["resumed"] == 0
+        assert relayed.router_pid == pid and process(relayed, DECIDER).pid != before
+    assert relayed.supervisor.fleet.processes["router"].restarts == restarts

@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import psutil
 
 from tests.standin.cluster import Cluster
 
 DECIDER = "tk-decider"
+NEXT = "tk-next"
+"""The decider process of an upgrade, until it is its turn."""
 RELAYS = 2
+UPGRADE = "/admin/upgrade"
+UPGRADE_S = 120.0
+"""Only a test that fails waits so long: a rehearsal may take long on a full machine."""
 
 
 def processes(cluster: Cluster) -> dict[str, psutil.Process]:
@@ -26,6 +34,33 @@ def processes(cluster: Cluster) -> dict[str, psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return {name: child for name, child in named.items() if name.startswith("tk-")}
+
+
+async def upgrade(cluster: Cluster, drain_s: float | None = None) -> dict[str, Any]:
+    """Order an upgrade, and wait until it is done or has failed; what is told then."""
+    await order_upgrade(cluster, drain_s)
+    return await until_upgrade(cluster, "done", "failed")
+
+
+async def order_upgrade(cluster: Cluster, drain_s: float | None = None) -> None:
+    body = {} if drain_s is None else {"drain_s": drain_s}
+    async with cluster.session.post(f"{cluster.admin}{UPGRADE}", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+async def until_upgrade(cluster: Cluster, *phases: str) -> dict[str, Any]:
+    """Wait until it is in one of these phases."""
+    deadline = time.monotonic() + UPGRADE_S
+    told: dict[str, Any] = {}
+    while told.get("phase") not in phases:
+        assert time.monotonic() < deadline, told
+        await asyncio.sleep(0.005)
+        try:
+            async with cluster.session.get(f"{cluster.admin}{UPGRADE}") as answer:
+                told = await answer.json()
+        except aiohttp.ClientError:  # the process that would have said it makes room
+            pass
+    return told
 
 
 async def kill(cluster: Cluster, name: str) -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "stop": "toolkit.cli.stop:stop",
     "drain": "toolkit.cli.drain:drain",
     "restart": "toolkit.cli.restart:restart",
+    "upgrade": "toolkit.cli.upgrade:app",
     "migrate": "toolkit.cli.migrate:migrate",
     "relocate": "toolkit.cli.relocate:relocate",
     "logs": "toolkit.cli.logs:logs",

@@ -18,6 +18,9 @@ FRONT_VARIABLE = "TOOLKIT_FRONT"
 """Descriptors of listening sockets that a router inherits: their numbers with commas."""
 ROUTER_NAME_VARIABLE = "TOOLKIT_ROUTER_NAME"
 """What a router calls itself to its workers; its first process sets it."""
+GENERATION_VARIABLE = "TOOLKIT_ROUTER_GENERATION"
+"""A file with what a router's supervisor leaves to its own new code
+(`toolkit.router.processes.supervisor_state`)."""
 HEARTBEAT_VARIABLE = "TOOLKIT_HEARTBEAT"
 """A folder for the worker's heartbeats (`toolkit.contract.heartbeat`)."""
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.bounded_files import parse_json
-from toolkit.contract.headers import RUN as HEADER
-from toolkit.launch import isolation, keys, orders, readiness
+from toolkit.launch import isolation, keys, orders
 from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.orders import LaunchOrder
+from toolkit.launch.router_admin import RouterAdmin
 from toolkit.launch.runs import Run
 from toolkit.launch.state import read_state
 
@@ -60,9 +59,8 @@ class Operator:
         if not state.get("admin_url"):
             what = "it has no router that takes orders"
             raise LaunchError([Problem(run.name, what, "use router: {kind: toolkit}")])
-        self._url = str(state["admin_url"])
         self._run_id = str(state["run_id"])
-        self._key = keys.admin_key(state)
+        self.router = RouterAdmin(str(state["admin_url"]), keys.admin_key(state), self._run_id)
         if state.get("isolated"):
             isolation.enter(state["pid"])
 
@@ -82,25 +80,21 @@ class Operator:
 
     def table(self) -> dict[str, Any]:
         """What the router says in GET /workers."""
-        seen = readiness.ask(f"{self._url}/workers", key=self._key)
-        if seen.status != 200 or seen.run not in (None, self._run_id):
-            raise self._no_answer("/workers", seen.status, seen.body)
-        table: dict[str, Any] = parse_json(seen.body)
-        return table
+        return self.router.get("/workers")
 
     def migrate(self, body: dict[str, Any]) -> dict[str, Any]:
         """POST /admin/migrate."""
-        return self._post("/admin/migrate", body, UP_S)
+        return self.router.post("/admin/migrate", body, UP_S)
 
     def drain(self, worker: str, deadline_s: float) -> Drained:
         """Hold a worker and empty it, as far as that can be done in time."""
         body = {"worker": worker, "deadline_s": deadline_s}
-        told = self._post("/admin/drain", body, deadline_s + BEYOND_S)
+        told = self.router.post("/admin/drain", body, deadline_s + BEYOND_S)
         return Drained(worker, told["moved"], told["left"], told["stays"], told["seconds"])
 
     def undrain(self, worker: str) -> None:
         """Let it have requests again."""
-        self._post("/admin/drain", {"worker": worker, "undo": True}, BEYOND_S)
+        self.router.post("/admin/drain", {"worker": worker, "undo": True}, BEYOND_S)
 
     def stop(self, worker: str) -> None:
         """End its processes. Returns when they are gone."""
@@ -160,19 +154,3 @@ class Operator:
             known = ", ".join(row["name"] for row in rows)
             raise LaunchError([Problem(worker, f"no worker of this run; they are {known}")])
         return mine
-
-    def _post(self, path: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
-        status, answer = readiness.post(
-            self._url + path, body, timeout, self._key, {HEADER: self._run_id}
-        )
-        if status != 200:
-            raise self._no_answer(path, status, answer)
-        told: dict[str, Any] = parse_json(answer)
-        return told
-
-    def _no_answer(self, path: str, status: int, answer: bytes) -> LaunchError:
-        try:
-            said = parse_json(answer)["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            said = answer[:200].decode("utf-8", "replace")
-        return LaunchError([Problem(f"{self._url}{path}", f"{status or 'no answer'}: {said}")])

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.contract.variables import GENERATION_VARIABLE
+
 if TYPE_CHECKING:
     from toolkit.router.parse_server import Started
 
@@ -108,7 +110,7 @@ def main() -> int:
     own_name()
     # Before there is a thread, an event loop or a socket.
     relays = relays_of(sys.argv[1])
-    if relays > 1:
+    if relays > 1 or GENERATION_VARIABLE in os.environ:
         from toolkit.router.processes import supervisor
 
         # Numpy, where a profile brings it in: for a decision, threads only cost.

@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING
 
 from toolkit.router.admin import AdminOrders
 from toolkit.router.request_orders import RequestOrders
+from toolkit.router.upgrade_orders import UpgradeOrders
 from toolkit.router.views import MetricsPage, Overview, RouterHealth
 
 if TYPE_CHECKING:
     from toolkit.router.control_plane import ControlPlane
     from toolkit.router.entry import Endpoints
     from toolkit.router.guard import Guard
+    from toolkit.router.upgrade_orders import TakesUpgrades
 
 
-def endpoints(control: ControlPlane, guard: Guard) -> list[Endpoints]:
-    """All of them."""
+def endpoints(
+    control: ControlPlane, guard: Guard, upgrades: TakesUpgrades | None = None
+) -> list[Endpoints]:
+    """All of them. `upgrades`: None in a router of one process."""
     return [
         RouterHealth(control.known_workers, control.draining),
         Overview(guard, control),
         MetricsPage(control),
         RequestOrders(guard, control.planes),
         AdminOrders(guard, control),
+        UpgradeOrders(guard, upgrades),
     ]

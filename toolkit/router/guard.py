@@ -31,6 +31,7 @@ ADMIN_PORT_PATHS = OPEN_PATHS | {
     "/admin/refit",
     "/admin/migrate",
     "/admin/returns",
+    "/admin/upgrade",
 }
 """What the admin's own port answers: no generation, which would need no client key there."""
 REQUESTS = "/requests/"

@@ -135,6 +135,11 @@ class Lobby:
         self.live.discard(connection)
         self.stalls.forget(connection)
 
+    def keep_room(self, count: int) -> None:
+        """Close some that are idle where fewer than `count` more may come."""
+        if len(self.open) + self._elsewhere.connections + count > self.most:
+            self._make_room()
+
     def _make_way(self, stranger: Guest | None) -> None:
         if stranger is not None:
             self.crowded.add()

@@ -48,6 +48,9 @@ def test_orders_that_contradict_themselves_are_refused_before_anything_is_asked(
         (["restart"], "--rolling"),
         (["restart", "w", "--rolling"], "--rolling"),
         (["restart", "w", "--prefill"], "goes with --rolling"),
+        (["upgrade", "router", "--admin-key-env", "KEY"], "goes with --url"),
+        (["upgrade", "router", "--url", "http://a", "--run", "b"], "give one of them"),
+        (["upgrade", "router", "--url", "http://a", "--admin-key-env", "NO_SUCH"], "is not set"),
     ]:
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 2 and says in done.output, words

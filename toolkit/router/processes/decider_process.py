@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -20,6 +21,7 @@ from toolkit.router.processes import serving, wire
 from toolkit.router.processes.hub import Hub
 from toolkit.router.processes.link import ProcessLink
 from toolkit.router.processes.relay_end import HTTP, LINKS
+from toolkit.router.processes.router_upgrades import RouterUpgrades
 from toolkit.router.processes.switched_file import SwitchedFile
 from toolkit.router.recording import Recording
 
@@ -32,31 +34,46 @@ if TYPE_CHECKING:
     from toolkit.settings.router.config import RouterConfig
 
 
+NAME, WAITS = "tk-decider", "tk-next"
+KNOWN_S = 3.0
+LAST_ANSWERS_S = 0.05
+"""An operator's question that is being answered has so long when another process takes over."""
+
+
 async def serve(
-    config: RouterConfig, place: ProcessPlace, relays: int, admin_sockets: Sequence[socket.socket]
+    config: RouterConfig, place: ProcessPlace, admin_sockets: Sequence[socket.socket], waits: bool
 ) -> int:
-    """Until the second SIGTERM or SIGINT: the first one says that the relays drain."""
+    """Until the second SIGTERM or SIGINT: the first one says that the relays drain. `RETIRE` ends
+    it at once, for the process that follows: that one `waits` for `BEGIN`."""
     metrics = Metrics(str(place.folder / "metrics"))
     serving.log_and_limit(metrics)
+    stop = serving.on_signals(serving.RETIRE, serving.BEGIN)
+    beating = asyncio.create_task(serving.beat(place.rows, place.row, metrics))
+    if waits:
+        if await stop.get() != serving.BEGIN:
+            return 0
+        serving.called(NAME)
     handover = SwitchedFile(place.folder)
-    hub = Hub(place.serial, relays, handover)
+    hub = Hub(place.serial, place.rows, handover)
     control = ControlPlane(config, metrics, hub)
-    handover.restore(control)
+    up = handover.restore(control)
+    guard = guard_of(config)
     recording = Recording(config.record) if config.record else None
     hub.begin(control, recording)
-    guard = guard_of(config)
     entry = Entry(config, guard, Budget(config.max_body_total_mib * budget.MIB))
-    app = entry.app(endpoints(control, guard), None)
+    upgrades = RouterUpgrades(place.folder, place.rows)
+    app = entry.app(endpoints(control, guard, upgrades), None)
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=serving.LAST_WORDS_S
     )
     await runner.setup()
     assert runner.server is not None
     loop = asyncio.get_running_loop()
-    stop = serving.on_signals()
     control.start()
+    if waits:
+        await _known(control, up)
     tasks = [
-        asyncio.create_task(serving.beat(place.rows, place.row, metrics)),
+        beating,
         asyncio.create_task(hub.beat()),
         asyncio.create_task(hub.settle()),
     ]
@@ -71,20 +88,34 @@ async def serve(
     )
     admin.adopt(admin_sockets)
     serving.settle()
-    await stop.get()
-    control.draining.end()
-    await stop.get()
+    retires = await stop.get() == serving.RETIRE
+    if not retires:
+        control.draining.end()
+        await stop.get()
     await admin.stop()
     links.close()
     http.close()
-    await runner.cleanup()
-    await control.stop()
+    if retires:
+        await asyncio.sleep(LAST_ANSWERS_S)
+        hub.leave()
+    else:
+        await runner.cleanup()
     if recording is not None:
         recording.close()
+    await control.stop()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     return 0
+
+
+async def _known(control: ControlPlane, up: list[str]) -> None:
+    """Until these workers have said that they are there, or too long: nobody is told meanwhile that
+    there are none."""
+    deadline = monotonic() + KNOWN_S
+    workers = [control.known_workers.named(name) for name in up]
+    while not all(worker.healthy for worker in workers) and monotonic() < deadline:
+        await asyncio.sleep(0.005)
 
 
 def _free(path: Path) -> str:

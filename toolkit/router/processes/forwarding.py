@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -9,14 +10,15 @@ from aiohttp import web
 
 from toolkit.contract.headers import REQUEST_ID, RETRY_AFTER, RUN
 from toolkit.router import request_id
-from toolkit.router.processes.relay_end import HTTP
+from toolkit.router.processes.relay_end import AGAIN_S, HTTP
 from toolkit.router.processes.remote_channel import RemoteChannel, silent
 from toolkit.router.unserved import answered
 from toolkit.router.views import PROXIED
 
 PATHS = (
     ("GET", "/readiness"), ("GET", "/workers"), ("GET", "/metrics"), ("GET", "/requests/{id}"),
-    ("POST", "/abort_request"), ("POST", "/admin/{order}"), ("GET", "/v1/models/{model:.*}"),
+    ("POST", "/abort_request"), ("POST", "/admin/{order}"), ("GET", "/admin/upgrade"),
+    ("GET", "/v1/models/{model:.*}"),
     *(("GET", path) for path in PROXIED),
 )  # fmt: skip
 ASKED = ("Authorization", "x-api-key", "Content-Type", RUN)
@@ -56,15 +58,24 @@ class Forwarding:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 auto_decompress=False,
             )
-        try:
-            async with self._session.request(
-                request.method, "http://router" + request.raw_path, headers=headers,
-                data=await request.read(), allow_redirects=False,
-            ) as answer:  # fmt: skip
-                passed = {n: answer.headers[n] for n in ANSWERED if n in answer.headers}
-                return web.Response(status=answer.status, body=await answer.read(), headers=passed)
-        except (aiohttp.ClientError, TimeoutError):
-            return answered(silent(), request.path)
+        body = await request.read()
+        while self._channel.refusal is None:
+            try:
+                async with self._session.request(
+                    request.method, "http://router" + request.raw_path, headers=headers,
+                    data=body, allow_redirects=False,
+                ) as answer:  # fmt: skip
+                    said, passed = await answer.read(), answer.headers
+            except aiohttp.ClientConnectionError as error:  # it is gone; another one follows
+                if request.method != "GET" and not isinstance(error, aiohttp.ClientConnectorError):
+                    break  # it may have done it
+                await asyncio.sleep(AGAIN_S)
+            except (aiohttp.ClientError, TimeoutError):
+                break
+            else:
+                kept = {name: passed[name] for name in ANSWERED if name in passed}
+                return web.Response(status=answer.status, body=said, headers=kept)
+        return answered(silent(), request.path)
 
     async def _close(self, _: web.Application) -> None:
         if self._session is not None:

@@ -16,6 +16,7 @@ from toolkit.decide.watchdog import Health
 from toolkit.router.asks import Ask, AskFigures, FindMovable, MovableRequests, RequestFigures
 from toolkit.router.processes import wire
 from toolkit.router.processes.remote_request import RemoteRequest
+from toolkit.router.processes.shared import ACCEPTS, RETIRES
 from toolkit.router.quiet import where
 from toolkit.router.worker_listener import WorkerListener
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from toolkit.decide.reservation import Reservation
     from toolkit.router.control_plane import ControlPlane
     from toolkit.router.processes.link import ProcessLink
+    from toolkit.router.processes.shared import SharedRows
     from toolkit.router.processes.switched_file import SwitchedFile
     from toolkit.router.recording import Recording, RecordingEntry
     from toolkit.router.worker import Rank, Worker
@@ -112,10 +114,12 @@ class RelayLink:
 class Hub(WorkerListener):
     """All relays. Iterates over who serves requests."""
 
-    def __init__(self, serial: int, relays: int, handover: SwitchedFile) -> None:
-        """`serial`: of all processes of this router; `relays`: how many there are to be."""
+    def __init__(self, serial: int, rows: SharedRows, handover: SwitchedFile) -> None:
+        """`serial`: of all processes of this router."""
         self._handover = handover
-        self._relays = relays
+        self._rows = rows
+        self._left = False
+        """Another decider process takes over."""
         self._early: list[RemoteRequest] | None = []
         """That are to begin when all relays have told of theirs that run: these hold places that
         nobody else may get. None: they have."""
@@ -167,6 +171,8 @@ class Hub(WorkerListener):
     def lost(self, link: ProcessLink[Any]) -> None:
         """It is gone."""
         relay = self._links.pop(link)
+        if self._left:
+            return
         relay.lost()
         self._looking.discard(relay)
         self._asks = {ask: each for ask, each in self._asks.items() if each[0] is not relay}
@@ -174,8 +180,17 @@ class Hub(WorkerListener):
             if self._recording is not None:
                 self._recording.end(entry, 0)
 
+    def leave(self) -> None:
+        """Let the relays go to the decider process that follows, with all that they have."""
+        self._handover.save(self.control)
+        self._left = True
+        for link in list(self._links):
+            link.close()
+
     def take(self, link: ProcessLink[Any], message: wire.FromRelay) -> None:
         """What a relay says."""
+        if self._left:
+            return
         relay, channel = self._links[link], self.control.known_workers.channel
         match message:
             case wire.WireJoined():
@@ -252,7 +267,8 @@ class Hub(WorkerListener):
     async def settle(self) -> None:
         """Begin what has come, once all relays are there or it has taken too long."""
         deadline = monotonic() + SETTLE_S
-        while len(list(self)) < self._relays and monotonic() < deadline:
+        relays = len(self._rows.serving(ACCEPTS, RETIRES))
+        while len(list(self)) < relays and monotonic() < deadline:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0)
         early, self._early = self._early or [], None

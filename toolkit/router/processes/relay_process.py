@@ -27,6 +27,7 @@ from toolkit.router.processes.forwarding import Forwarding
 from toolkit.router.processes.relay_end import RelayEnd
 from toolkit.router.processes.remote_channel import RemoteChannel
 from toolkit.router.processes.remote_recording import RemoteRecording
+from toolkit.router.processes.retiring import Retiring
 from toolkit.router.processes.shared import (
     OthersRequests,
     SharedBudget,
@@ -92,7 +93,8 @@ async def serve(
     sockets: Sequence[socket.socket],
     parsers: Started,
 ) -> int:
-    """Until SIGTERM or SIGINT: the first one drains, a second one ends it at once."""
+    """Until SIGTERM or SIGINT: the first one drains, a second one ends it at once. `RETIRE` before
+    has it end by itself, when its clients have gone."""
     metrics = Metrics(str(place.folder / "metrics"))
     serving.log_and_limit(metrics)
     channel, draining = RemoteChannel(), Draining()
@@ -116,6 +118,8 @@ async def serve(
     app = Entry(config, guard, data.budget).app(
         [Forwarding(place.folder, channel), KeptAnswers()], data.serve
     )
+    retiring = Retiring()
+    retiring.mark(app)
     limit = descriptors.raise_limit()
     share = descriptors.client_share(limit, len(config.workers), config.max_inflight)
     most = min(config.max_connections, share * relays)
@@ -130,7 +134,7 @@ async def serve(
     assert runner.server is not None
     make = connections.factory(clients, runner.server, config.max_head_kib, config.keepalive_s)
     listener = SharedListener(make, most, place.rows, place.row)
-    stop = serving.on_signals()
+    stop = serving.on_signals(serving.RETIRE)
     tasks = [
         asyncio.create_task(end.run(data)),
         asyncio.create_task(serving.beat(place.rows, place.row, metrics)),
@@ -141,8 +145,10 @@ async def serve(
             await end.told.wait()
     listener.adopt(sockets)
     serving.settle()
-    await stop.get()
+    asked = await stop.get()
     await listener.stop()
+    if asked == serving.RETIRE:
+        await serving.drain(retiring.over(clients, data.admission), stop)
     await serving.drain(data.drain(), stop)
     await runner.cleanup()
     await data.stop()

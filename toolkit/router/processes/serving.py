@@ -8,12 +8,15 @@ import logging
 import signal
 from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolkit.router.metrics import Metrics
     from toolkit.router.processes.shared import SharedRows
 
+RETIRE, BEGIN = signal.SIGUSR1, signal.SIGUSR2
+"""What the supervisor tells in an upgrade: others take over from this process; it takes over."""
 ADMIN_CONNECTIONS = 256
 BEAT_S = 0.25
 LAST_WORDS_S = 1.0
@@ -31,11 +34,11 @@ def log_and_limit(metrics: Metrics) -> None:
     asyncio.get_running_loop().set_exception_handler(quiet.on_loop_error)
 
 
-def on_signals() -> asyncio.Queue[int]:
-    """SIGTERM and SIGINT, as they come."""
+def on_signals(*more: signal.Signals) -> asyncio.Queue[int]:
+    """SIGTERM, SIGINT and these, as they come."""
     stop: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
         loop.add_signal_handler(number, stop.put_nowait, number)
     return stop
 
@@ -48,6 +51,11 @@ async def drain(drained: Coroutine[Any, Any, None], stop: asyncio.Queue[int]) ->
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def called(name: str) -> None:
+    """From now on `ps` and `top` show this process so."""
+    Path("/proc/self/comm").write_text(name)
 
 
 def settle() -> None:

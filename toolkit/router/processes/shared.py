@@ -1,13 +1,15 @@
 """Numbers that all processes of a router see: how many requests each has, and that it goes on.
 What bounds all relays together is counted by them.
 
-They lie in memory that is shared by fork. Each process writes its own row only; the supervisor
-clears that of a process that has ended. No row is locked: a number may be one request old.
+They lie in memory that has a descriptor: processes have it by fork, and a supervisor that runs new
+code by that descriptor. Each process writes its own row only; the supervisor clears that of a
+process that has ended. No row is locked: a number may be one request old.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -18,14 +20,20 @@ from toolkit.router.lobby import Guest, Lobby
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 ITEM = 8
-PLACES, BATCHED, BEST_EFFORT, RUNNING, RUNNING_BATCHED, BEAT, BYTES, CONNECTIONS = range(8)
+CELLS = ("places", "batched", "best_effort", "running", "running_batched", "beat", "bytes",
+         "connections", "serves")  # fmt: skip
 """Of a row: places that are taken, of those batches and best effort; parts that run, of those
-batches; when its event loop last came round (monotonic, ms); bytes that its requests hold; and its
-connections of clients."""
-WIDTH = 8
+batches; when its event loop last came round (monotonic, ms); bytes that its requests hold; its
+connections of clients; and whether it takes new ones (`ACCEPTS`, `RETIRES`; 0: not yet, or it is no
+relay)."""
+WIDTH = len(CELLS)
+PLACES, BATCHED, BEST_EFFORT, RUNNING, RUNNING_BATCHED, BEAT, BYTES, CONNECTIONS, SERVES = range(
+    WIDTH
+)
+ACCEPTS, RETIRES = 1, 2
 FRESH_S = 1.0
 BATCH = 4
 """Connections that one relay takes in one turn, or may have more than another."""
@@ -34,11 +42,17 @@ LEAVE_S = 0.005
 
 
 class SharedRows:
-    """`rows` of whole numbers, zero at first; made before the fork."""
+    """`rows` of whole numbers, zero at first; made before the fork. `number`: the descriptor of the
+    memory, where it is there already."""
 
-    def __init__(self, rows: int) -> None:
-        self._count = rows
-        self._memory = mmap.mmap(-1, rows * WIDTH * ITEM)
+    def __init__(self, rows: int, number: int = -1) -> None:
+        self.count = rows
+        size = rows * WIDTH * ITEM
+        if number < 0:
+            number = os.memfd_create("toolkit-router")
+            os.ftruncate(number, size)
+        self.number = number
+        self._memory = mmap.mmap(number, size)
         self._cells = memoryview(self._memory).cast("q")
 
     def get(self, row: int, what: int) -> int:
@@ -49,13 +63,16 @@ class SharedRows:
 
     def beside(self, row: int, what: int) -> int:
         """Of all other rows together."""
-        cells = self._cells
-        return sum(cells[each * WIDTH + what] for each in range(self._count) if each != row)
+        return sum(self._cells[what::WIDTH]) - self.get(row, what)
 
     def others(self, row: int) -> list[int]:
-        """Connections of each other relay that goes on."""
-        rows = [each for each in range(1, self._count) if each != row]
-        return [self.get(each, CONNECTIONS) for each in rows if 0 < self.still_s(each) < FRESH_S]
+        """Connections of each other relay that goes on, and takes new ones."""
+        rows = [each for each in self.serving(ACCEPTS) if each != row]
+        return [self.get(each, CONNECTIONS) for each in rows if self.still_s(each) < FRESH_S]
+
+    def serving(self, *how: int) -> list[int]:
+        """The rows of relays that accept, or retire."""
+        return [row for row in range(self.count) if self.get(row, SERVES) in how]
 
     def clear(self, row: int) -> None:
         """Its process has ended."""
@@ -122,9 +139,19 @@ class SharedListener(Listener):
         self._left: set[socket.socket] = set()
         """Those that were left to others the last time."""
 
+    def adopt(self, sockets: Iterable[socket.socket]) -> None:
+        """Take clients from these, and show it."""
+        super().adopt(sockets)
+        self._rows.put(self._row, SERVES, ACCEPTS)
+
+    async def stop(self) -> None:
+        """No new connections, and show it."""
+        self._rows.put(self._row, SERVES, RETIRES)
+        await super().stop()
+
     def _accept(self, listening: socket.socket) -> None:
         own, others = self._rows.get(self._row, CONNECTIONS), self._rows.others(self._row)
-        if own + sum(others) >= self._most:
+        if own + self._rows.beside(self._row, CONNECTIONS) >= self._most:
             leave = any(each > own for each in others)
         else:
             leave = any(each + BATCH < own for each in others)

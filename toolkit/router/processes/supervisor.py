@@ -2,7 +2,7 @@
 
 It has imported what they need and runs no event loop, so that a fork takes milliseconds. It holds
 the listening sockets: connections that wait while a relay is replaced are not lost. All others end
-with it.
+with it. In an upgrade it becomes new code, and stays the same process (`upgrading`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,25 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from toolkit.router.processes import supervisor_state
+from toolkit.router.processes.children import (
+    GENERATIONS,
+    SIGNALS,
+    WRONG_CONFIGURATION,
+    RouterChild,
+    RouterProcesses,
+)
 from toolkit.router.processes.shared import SharedRows
 
 if TYPE_CHECKING:
+    from toolkit.router.processes.supervisor_state import SupervisorState
+    from toolkit.router.processes.upgrading import Upgrading
     from toolkit.settings.router.config import RouterConfig
 
 log = logging.getLogger("toolkit.router")
 
 MEMORY = "/dev/shm"
 PREFIX = "toolkit-router-"
-DECIDER = 0
-"""The row of the decider process; relays follow."""
 LOOK_S = 0.1
 HELD_UP_S = 1.0
 """A supervisor that comes round so much later was stopped, and the others with it, maybe."""
@@ -43,37 +51,21 @@ END_S = 5.0
 """The decider process has so long to end when all relays have."""
 DEATHS, SOON_S = 20, 2.0
 """The router ends when so many processes in a row have died so soon after they were forked."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-WRONG_CONFIGURATION = 2
 
 
 class ProcessSupervisor:
-    """One router. `relays`: how many."""
+    """One router."""
 
-    def __init__(
-        self,
-        config: RouterConfig,
-        relays: int,
-        sockets: list[socket.socket],
-        admin_sockets: list[socket.socket],
-        folder: Path,
-    ) -> None:
-        self._config = config
-        self._relays = relays
-        self._sockets = sockets
-        self._admin_sockets = admin_sockets
-        self._folder = folder
-        self._rows = SharedRows(relays + 1)
-        self._rows_of: dict[int, int] = {}
-        """By pid."""
-        self._serial = 0
-        self._asked = 0
-        """How often it was told to end, and has not begun to."""
+    def __init__(self, processes: RouterProcesses, upgrading: Upgrading) -> None:
+        self._processes = processes
+        self._upgrading = upgrading
+        self._asked = self._upgrades = 0
+        """How often it was told to end, or to upgrade, and has not begun to."""
         self._woken, self._wakes = socket.socketpair()
         """Where signals show, so that none is waited for in vain."""
         for each in (self._woken, self._wakes):
             each.setblocking(False)
-        self._forked_at: dict[int, float] = {}
+            processes.kept.append(each)
         self._looked_at = monotonic()
         self._looks_from = 0.0
         """Before that no process counts as hung: all may have stood still, this one too."""
@@ -90,88 +82,44 @@ class ProcessSupervisor:
         for number in SIGNALS:
             signal.signal(number, self._signalled)
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
-        for row in range(self._relays + 1):
-            self._fork(row)
-        while self._rows_of:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # this code may follow another one
+        if self._processes.by_pid:
+            self._upgrading.start()
+        else:
+            self._processes.fork(decides=True)
+            for _ in range(self._processes.relays):
+                self._processes.fork(decides=False)
+        while self._processes.by_pid:
             select.select([self._woken], [], [], LOOK_S)
             with suppress(BlockingIOError):
                 self._woken.recv(64)
             for _ in range(self._asked):
                 self._stop()
             self._asked = 0
+            if self._upgrades:
+                self._upgrading.order(self._stopping)
+                self._upgrades = 0
             self._reap()
             self._look()
+            self._upgrading.go_on()
         return self._code
 
     def _signalled(self, number: int, _: object) -> None:
-        if number != signal.SIGCHLD:
+        if number == signal.SIGUSR2:
+            self._upgrades += 1
+        elif number != signal.SIGCHLD:
             self._asked += 1
-
-    def _fork(self, row: int) -> None:
-        self._serial += 1
-        serial, parent = self._serial, os.getpid()
-        self._rows.clear(row)
-        # A signal must not come to the other process while it has this one's handlers.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
-        if pid:
-            self._rows_of[pid], self._forked_at[pid] = row, monotonic()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            return
-        code = 1
-        try:
-            code = self._child(row, serial, parent)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def _child(self, row: int, serial: int, parent: int) -> int:
-        """The life of another process."""
-        import uvloop
-
-        from toolkit.router import parse_server
-        from toolkit.router.processes import decider_process, relay_process
-        from toolkit.settings.router.config import ConfigError
-
-        signal.set_wakeup_fd(-1)
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        for each in (self._woken, self._wakes):
-            each.close()
-        parse_server.die_with(parent)
-        # As `ps` and `top` show it.
-        Path("/proc/self/comm").write_text("tk-decider" if row == DECIDER else f"tk-relay-{row}")
-        place = relay_process.ProcessPlace(self._rows, row, serial, self._folder)
-        config = self._config
-        try:
-            if row == DECIDER:
-                for each in self._sockets:
-                    each.close()
-                decider = decider_process.serve(config, place, self._relays, self._admin_sockets)
-                return int(uvloop.run(decider))
-            for each in self._admin_sockets:
-                each.close()
-            parsers = parse_server.forked()
-            served = relay_process.serve(config, place, self._relays, self._sockets, parsers)
-            return int(uvloop.run(served))
-        except ConfigError as error:
-            print(error, file=sys.stderr)
-            return WRONG_CONFIGURATION
 
     def _stop(self) -> None:
         """The first signal drains, a second one ends the relays at once."""
         if not self._stopping:
             self._stopping = True
-            for each in (*self._sockets, *self._admin_sockets):
+            self._upgrading.stop()
+            for each in (*self._processes.sockets, *self._processes.admin_sockets):
                 each.close()  # ours; the others' stay until they close them
-        for pid in self._rows_of:
-            if self._rows_of[pid] != DECIDER or not self._ends_at:
-                _tell(pid, signal.SIGTERM)
+        for child in self._processes:
+            if not child.waits and not (child.decides and self._ends_at):
+                child.tell(signal.SIGTERM)
 
     def _reap(self) -> None:
         from toolkit.router import parse_server
@@ -180,18 +128,14 @@ class ProcessSupervisor:
             self._ended(pid, code)
 
     def _ended(self, pid: int, code: int) -> None:
-        row = self._rows_of.pop(pid, None)
-        if row is None:
+        child = self._processes.ended(pid)
+        if child is None:
+            self._upgrading.rehearsed(pid, code)
             return
-        from prometheus_client.multiprocess import mark_process_dead
-
-        self._rows.clear(row)
-        mark_process_dead(pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
-        if self._stopping:
+        if self._upgrading.takes(child, code) or self._stopping:
             return
-        name = "the deciding process" if row == DECIDER else f"relay {row}"
-        log.error("%s (%d) ended with %d; another one is started", name, pid, code)
-        soon = monotonic() - self._forked_at.pop(pid) < SOON_S
+        log.error("%s (%d) ended with %d; another one is started", child.name, pid, code)
+        soon = monotonic() - child.forked_at < SOON_S
         self._deaths = self._deaths + 1 if soon else 0
         often = self._deaths == DEATHS
         if often or code == WRONG_CONFIGURATION:
@@ -201,7 +145,7 @@ class ProcessSupervisor:
             self._stop()
             self._stop()
             return
-        self._fork(row)
+        self._processes.fork(child.decides, child.row, child.waits, child.former)
 
     def _look(self) -> None:
         """End a process that hangs, and at the end the decider process."""
@@ -209,62 +153,84 @@ class ProcessSupervisor:
         self._looked_at = now
         if now - before > HELD_UP_S:
             self._looks_from = now + HELD_UP_S
-        for pid, row in list(self._rows_of.items()) if now > self._looks_from else ():
-            still_s = self._rows.still_s(row)
-            if still_s > HUNG_S[row == DECIDER]:
-                log.error("process %d has not come round for %.1f s: it is ended", pid, still_s)
-                _tell(pid, signal.SIGKILL)
-        if not self._stopping or set(self._rows_of.values()) != {DECIDER}:
+        for child in self._processes if now > self._looks_from else ():
+            still_s = self._processes.rows.still_s(child.row)
+            if still_s > HUNG_S[child.decides]:
+                log.error(
+                    "process %d has not come round for %.1f s: it is ended", child.pid, still_s
+                )
+                child.tell(signal.SIGKILL)
+        if not self._stopping or not all(child.decides for child in self._processes):
             return
-        (decider,) = self._rows_of
-        if not self._ends_at:
-            self._ends_at = monotonic() + END_S
-            _tell(decider, signal.SIGTERM)
-        elif monotonic() > self._ends_at:
-            _tell(decider, signal.SIGKILL)
-
-
-def _tell(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
+        self._ends_at = self._ends_at or monotonic() + END_S
+        for child in self._processes:
+            child.tell(signal.SIGKILL if monotonic() > self._ends_at else signal.SIGTERM)
 
 
 def run(config_path: str, relays: int) -> int:
     """Be the router of this configuration; the exit code (see `toolkit.router.__main__`)."""
-    # In memory, since a full disk would end whoever counts there.
-    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=memory))
+    state = supervisor_state.inherited()
+    folder = _folder() if state is None else Path(state.folder)
     # All processes of the router have it: who may remove the folder sees by it that they live.
     held = hold(folder)
     clear_left(folder.parent)
-    metrics = folder / "metrics"
-    metrics.mkdir()
     # Before anything counts: all processes of the router count together in there.
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder / "metrics")
     from prometheus_client import values
 
     values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
     try:
-        return _run(config_path, relays, folder)
+        return _run(config_path, relays, folder, state)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
 
 
-def _run(config_path: str, relays: int, folder: Path) -> int:
-    from toolkit import front
-    from toolkit.contract.addresses import host_port, http_url, loopback_like
+def _folder() -> Path:
+    # In memory, since a full disk would end whoever counts there.
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=memory))
+    (folder / "metrics").mkdir()
+    return folder
+
+
+def _run(config_path: str, relays: int, folder: Path, state: SupervisorState | None) -> int:
     from toolkit.router import parse_server
     from toolkit.router.processes import preloading
+    from toolkit.router.processes.agreement import agreement
+    from toolkit.router.processes.upgrading import Upgrading
     from toolkit.settings.router.config import ConfigError
     from toolkit.settings.router.load import load_config
 
     try:
-        config = load_config(config_path)
+        config = load_config(config_path if state is None else state.config)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return WRONG_CONFIGURATION
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if state is None:
+        opened = _listen(config, relays)
+        if opened is None:
+            return 1
+        rows = SharedRows(GENERATIONS * (relays + 1))
+        processes = RouterProcesses(config, relays, *opened, folder, rows)
+    else:
+        processes = _taken_over(config, state)
+    upgrading = Upgrading(config_path, agreement(config, processes.relays), processes)
+    parse_server.prepare()
+    preloading.everything(config)
+    gc.collect()
+    gc.freeze()
+    return ProcessSupervisor(processes, upgrading).run()
+
+
+def _listen(
+    config: RouterConfig, relays: int
+) -> tuple[list[socket.socket], list[socket.socket]] | None:
+    """The sockets of clients and of the admin; None: they cannot be had, and that was said."""
+    from toolkit import front
+    from toolkit.contract.addresses import host_port, http_url, loopback_like
+
     where = (config.host, config.port)
     try:
         sockets = front.listen(*where)
@@ -275,14 +241,23 @@ def _run(config_path: str, relays: int, folder: Path) -> int:
             admin = front.listen(*where)
     except OSError as error:
         print(f"cannot listen on {host_port(*where)}: {error.strerror}", file=sys.stderr)
-        return 1
-    sockets += front.inherited()
-    parse_server.prepare()
-    preloading.everything(config)
+        return None
     log.info("listening on %s, with %d relays", http_url(host, port), relays)
-    gc.collect()
-    gc.freeze()
-    return ProcessSupervisor(config, relays, sockets, admin, folder).run()
+    return sockets + front.inherited(), admin
+
+
+def _taken_over(config: RouterConfig, state: SupervisorState) -> RouterProcesses:
+    """What the code before this one has left."""
+    rows = SharedRows(state.rows, state.memory)
+    sockets, admin = (
+        [socket.socket(fileno=number) for number in numbers]
+        for numbers in (state.sockets, state.admin_sockets)
+    )
+    folder = Path(state.folder)
+    processes = RouterProcesses(config, state.relays, sockets, admin, folder, rows, state.serial)
+    for pid, row, decides in state.children:
+        processes.by_pid[pid] = RouterChild(pid, row, decides)
+    return processes
 
 
 def hold(folder: Path) -> int:

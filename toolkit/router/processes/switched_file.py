@@ -1,4 +1,4 @@
-"""What operators have switched, kept in a file for the decider process that follows a dead one."""
+"""What operators have switched, and who was there: a file for the decider process that follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NAME = "switched.json"
 
 
 class Switched(msgspec.Struct, frozen=True):
-    """By `POST /admin/policy` and `POST /admin/drain`. `held`: ranks that get no new requests."""
+    """By `POST /admin/policy` and `POST /admin/drain`. `held`: ranks that get no new requests;
+    `up`: the workers that were there."""
 
     policies: dict[str, str]
     dispatch: str
@@ -28,6 +29,10 @@ class Switched(msgspec.Struct, frozen=True):
     moves: str
     draining: bool
     held: list[tuple[str, int]]
+    up: list[str]
+    written: tuple[str, ...]
+    """What the configuration said of the switches. Where it says something else to the next process
+    (the router was upgraded), that holds."""
 
 
 class SwitchedFile:
@@ -41,10 +46,12 @@ class SwitchedFile:
         """If anything has changed. Where it cannot be written the next process has what is in the
         configuration."""
         switches, policies = control.switches, control.policies
-        ranks = [rank for worker in control.known_workers.workers for rank in worker.ranks]
+        workers = control.known_workers.workers
+        ranks = [rank for worker in workers for rank in worker.ranks]
         now = Switched(
             policies.names, policies.dispatch, switches.first_token, switches.early_choice,
             switches.moves, control.draining.on, [rank.key for rank in ranks if rank.held],
+            [worker.name for worker in workers if worker.healthy], _written(control),
         )  # fmt: skip
         if now == self._last:
             return
@@ -56,15 +63,27 @@ class SwitchedFile:
         except OSError as error:
             log.error("what was switched is not kept: %s", error.strerror)
 
-    def restore(self, control: ControlPlane) -> None:
-        """As it was when the process before this one ended; nothing where there was none."""
+    def restore(self, control: ControlPlane) -> list[str]:
+        """As it was when the process before this one ended; nothing where there was none. The
+        workers that were there then."""
         try:
             was = msgspec.json.decode(self._path.read_bytes(), type=Switched)
         except FileNotFoundError:
-            return
+            return []
         except (OSError, msgspec.DecodeError) as error:
             log.error("what was switched is not known: %s", where(error))
-            return
+            return []
+        if was.written == _written(control):
+            self._switch(control, was)
+        control.draining.on = was.draining
+        known = control.known_workers
+        for name, dp_rank in was.held:
+            known.hold([known.named(name).ranks[dp_rank]])
+        self._last = was
+        return was.up
+
+    @staticmethod
+    def _switch(control: ControlPlane, was: Switched) -> None:
         policies, switches = control.policies, control.switches
         for side, name in was.policies.items():
             if policies.names[side] != name:
@@ -73,8 +92,11 @@ class SwitchedFile:
             policies.use_dispatch(cast(Any, was.dispatch))
         switches.first_token = cast(Any, was.first_token)
         switches.early_choice, switches.moves = was.early_choice, cast(Any, was.moves)
-        control.draining.on = was.draining
-        known = control.known_workers
-        for name, dp_rank in was.held:
-            known.hold([known.named(name).ranks[dp_rank]])
-        self._last = was
+
+
+def _written(control: ControlPlane) -> tuple[str, ...]:
+    config = control.config
+    return (
+        config.prefill_policy, config.decode_policy, config.dispatch, config.first_token,
+        config.moves,
+    )  # fmt: skip

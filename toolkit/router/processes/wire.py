@@ -18,6 +18,10 @@ from toolkit.decide.messages import FailureKind, Key, MoveHow, Outcome, SeenRequ
 from toolkit.policies.base import RequestView
 from toolkit.router.asks import Ask
 
+MEANING = 1
+"""To be raised where a message keeps its form and means something else: processes of the one and of
+the other code do not talk to each other then (`toolkit.router.processes.agreement`)."""
+
 Place = tuple[int, int]
 """A rank: its worker's place in the configuration, and its DP rank."""
 
