@@ -7,6 +7,9 @@ ATTEMPT = "x-toolkit-attempt"
 IDS = "x-toolkit-ids"
 """Router to worker, with value 1: put the ids of new output tokens into the answer, as comments
 `: 17 4` in front of its events."""
+STEP_FRAMES = "x-toolkit-step-frames"
+"""Router to worker: `RELAY NUMBER`, the frames into which the events of this stream may go, and its
+number there. On an answer, with value 1: they do (`toolkit.contract.step_frames`)."""
 CAPTURE = "x-toolkit-capture"
 """Client to router, with value 1: keep the experts of this request (`toolkit profile` sends it)."""
 LABEL = "x-toolkit-label"

@@ -415,13 +415,13 @@ class Relay:
 
     def pause(self) -> None:
         self.paused = True
-        if self._call is not None and self._call.connection is not None:
-            self._call.connection.pause()
+        if self._call is not None:
+            self._call.pause()
 
     def resume(self) -> None:
         self.paused = False
-        if self._call is not None and self._call.connection is not None:
-            self._call.connection.resume()
+        if self._call is not None:
+            self._call.resume()
 
 
 def strip(data: bytes) -> tuple[bytes, bytes]:
