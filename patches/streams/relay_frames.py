@@ -20,6 +20,8 @@ class RelayFrames:
 
     def __init__(self) -> None:
         self.streams: dict[int, FramedStream] = {}
+        self.framed = self.sent_away = 0
+        """Streams that went into them so far, and of these the ones that had to leave."""
         self._parts: list[bytes] = []
         self._size = 0
         """Bytes that the server has not taken yet."""
@@ -70,7 +72,13 @@ class RelayFrames:
         stream = self.streams.pop(number, None)
         if stream is not None:
             stream.framed = False
+            self.sent_away += 1
             self.mark(number, step_frames.ALONE)
+
+    def describe(self) -> dict[str, int]:
+        """Streams in them now, and so far."""
+        now, so_far = len(self.streams), self.framed
+        return {"streams": now, "framed": so_far, "sent_away": self.sent_away}
 
     def close(self) -> None:
         """The relay has gone: nobody would hear the rest of these streams."""
@@ -121,6 +129,7 @@ class FramedStream:
             return message
         self.framed = True
         self._frames.streams[self._number] = self
+        self._frames.framed += 1
         return {**message, "headers": [*headers, (_HEADER, b"1")]}
 
     def over(self) -> None:

@@ -26,14 +26,16 @@ NAME_MAX = 64
 
 def _add_routes() -> None:
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import JSONResponse, Response
 
     from patches.streams.relay_frames import FramedApp, FramesResponse, RelayFrames, find
 
     relays: dict[str, RelayFrames] = {}
 
-    async def frames(relay: str) -> Response:
-        if relay in relays or not 0 < len(relay) <= NAME_MAX or len(relays) >= RELAYS_MAX:
+    async def frames(relay: str = "") -> Response:
+        if not relay:
+            return JSONResponse([each.describe() for each in relays.values()])
+        if relay in relays or len(relay) > NAME_MAX or len(relays) >= RELAYS_MAX:
             return Response("These frames cannot be had.", 409)
         return FramesResponse(relays, relay)
 

@@ -37,13 +37,15 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 2), (socket.TCP_K
 class FramedAnswer:
     """The answer of one call, whose events come in frames once its head says so."""
 
-    __slots__ = ("_complete", "_ended", "_frames", "_headed", "_over", "_paused", "_waiting",
-                 "call", "number")  # fmt: skip
+    __slots__ = ("_complete", "_ended", "_frames", "_headed", "_over", "_paused", "_sink",
+                 "_waiting", "call", "number")  # fmt: skip
 
     def __init__(self, frames: StepFrames, call: Call, number: int) -> None:
         self._frames = frames
         self.call = call
         self.number = number
+        assert call.sink is not None
+        self._sink = call.sink
         self._headed = False
         self._waiting: list[bytes] = []
         """Pieces that came before the head."""
@@ -71,21 +73,27 @@ class FramedAnswer:
     def take(self, piece: bytes) -> None:
         """Events of this stream."""
         call = self.call
+        if call.done.done():  # it was closed, and others may run with this sink
+            return
         call.heard += 1
-        if not self._headed or self._paused:
-            self._over += len(piece)
-            if self._over > OVER_MAX + len(piece):
-                call.close("goes on with frames for a client that does not read", "lost")
-                return
-            if not self._headed:
-                self._waiting.append(piece)
-                return
+        if (self._paused or not self._headed) and self._holds_back(piece):
+            return
         call.begun = True
-        assert call.sink is not None
         try:
-            call.sink(piece)
+            self._sink(piece)
         except Exception as error:
             call.close(f"sent what the router cannot read: {where(error)}", "lost")
+
+    def _holds_back(self, piece: bytes) -> bool:
+        """A piece that comes before the head waits for it; of what a client that does not read
+        still gets there is a bound."""
+        if self._over > OVER_MAX:
+            self.call.close("goes on with frames for a client that does not read", "lost")
+            return True
+        self._over += len(piece)
+        if not self._headed:
+            self._waiting.append(piece)
+        return not self._headed
 
     def mark(self, mark: int) -> None:
         """What the worker says of this stream."""
@@ -135,6 +143,7 @@ class StepFrames:
         self._pieces = step_frames.Pieces()
         self._answers: dict[int, FramedAnswer] = {}
         self._last = step_frames.NOBODY
+        """The newest stream's number; none is used again."""
         self._not_before = 0.0
 
     def header(self) -> str:
@@ -171,7 +180,7 @@ class StepFrames:
             return
         self._not_before = now + AGAIN_S
         self._relay = secrets.token_hex(8)
-        self._pieces, self._last = step_frames.Pieces(), step_frames.NOBODY
+        self._pieces = step_frames.Pieces()
         self._call = self._pool.get(f"{PATH}?relay={self._relay}", self._take)
         self._call.done.add_done_callback(self._lost)
 

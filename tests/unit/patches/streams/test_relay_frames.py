@@ -22,6 +22,7 @@ from tests.ports import free_port
 from tests.present import present
 from toolkit.contract.headers import STEP_FRAMES as HEADER
 from toolkit.contract.paths import STEP_FRAMES
+from toolkit.contract.step_frames import ENDED, head
 from toolkit.router import step_frames
 from toolkit.router.errors import UpstreamError
 from toolkit.router.step_frames import StepFrames
@@ -283,6 +284,22 @@ async def test_a_relay_that_does_not_read_holds_up_its_own_streams_only() -> Non
         await until(lambda: len(worker.left) == count)
         for each in streams:
             each.close()
+
+
+async def test_nothing_reaches_the_sink_of_a_call_that_is_closed() -> None:
+    """The next attempt may have the same one, and the rest of the frame is still to be read."""
+    frames = StepFrames(Upstream("worker", "127.0.0.1", 9))
+    got: list[bytes] = []
+
+    def take(piece: bytes) -> None:
+        got.append(piece)
+        call.close()
+
+    call = Call("worker", (b"",), take)
+    frames.follow(call)
+    present(call.framed).headed(True)
+    frames._take(head(0, 1) + b"a" + head(0, 1) + b"b" + head(0, ENDED))
+    assert got == [b"a"]
 
 
 @pytest.mark.parametrize(
