@@ -119,11 +119,12 @@ class FramedAnswer:
         self._frames.leave(self.number)
 
     def pause(self) -> None:
-        """Its client is slow to read: once there, the rest is left on the stream's connection."""
-        if self._headed and not self._paused and not self._ended:
+        """Its client is slow to read; said again with each event that it gets all the same."""
+        if self._paused:
+            return
+        self._paused, self._over = True, 0
+        if self._headed and not self._ended:
             self._frames.send_away(self.number)
-        self._paused = True
-        self._over = 0
 
     def resume(self) -> bool:
         """Whether its own connection may be read: not before the last piece has come in frames."""

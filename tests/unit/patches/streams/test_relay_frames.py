@@ -178,20 +178,31 @@ async def test_a_stream_whose_client_does_not_read_leaves_the_others_alone() -> 
         assert bytes(slow) == whole(0, count, size)
 
 
-async def test_a_client_that_reads_again_before_its_stream_has_left() -> None:
+@pytest.mark.parametrize("lets_leave", [True, False])
+async def test_a_client_that_reads_again_before_its_stream_has_left(
+    monkeypatch: pytest.MonkeyPatch, lets_leave: bool
+) -> None:
+    """Whether it leaves after that, or ends in frames."""
+    if not lets_leave:
+        monkeypatch.setattr(RelayFrames, "send_away", lambda frames, number: None)
     async with serving() as worker:
         await worker.opened()
-        got = bytearray()
-        call = worker.call(0, got, 50, 5_000)
+        got, count = bytearray(), 2_000
+        call = worker.call(0, got, count, 50)
         await until(lambda: worker.framed == 1)
         worker.step.set()
         await until(lambda: len(got) > 0)
-        call.pause()
-        call.resume()
-        call.pause()
-        call.resume()
+        worker.step.clear()
+        assert worker.framed == 1, "it still runs"
+        for _ in range(2):
+            call.pause()
+            call.resume()
+        assert not present(call.framed).resume(), "its own connection is not read yet"
+        if lets_leave:
+            await until(lambda: worker.framed == 0)
+        worker.step.set()
         await call.done
-        assert bytes(got) == whole(0, 50, 5_000)
+        assert bytes(got) == whole(0, count, 50)
 
 
 async def test_a_worker_that_does_not_let_a_stream_leave_loses_it(
@@ -203,12 +214,17 @@ async def test_a_worker_that_does_not_let_a_stream_leave_loses_it(
         monkeypatch.setattr(RelayFrames, "send_away", lambda frames, number: None)
         got = bytearray()
         call = worker.call(0, got, 10_000, 20_000)
+
+        def take(piece: bytes) -> None:
+            got.extend(piece)
+            call.pause()  # as a client's stream does whenever it is written to
+
+        present(call.framed)._sink = take
         await until(lambda: worker.framed == 1)
-        call.pause()
         worker.step.set()
         with pytest.raises(UpstreamError, match="a client that does not read"):
             await call.done
-        assert len(got) <= step_frames.OVER_MAX + 20_100
+        assert len(got) <= step_frames.OVER_MAX + 2 * 20_100
         await until(lambda: worker.left == [0])
 
 
