@@ -20,7 +20,7 @@ class RelayFrames:
 
     def __init__(self) -> None:
         self.streams: dict[int, FramedStream] = {}
-        self.framed = self.sent_away = 0
+        self.taken_in = self.sent_away = 0
         """Streams that went into them so far, and of these the ones that had to leave."""
         self._parts: list[bytes] = []
         self._size = 0
@@ -71,13 +71,13 @@ class RelayFrames:
         """The rest of a stream goes to its own connection."""
         stream = self.streams.pop(number, None)
         if stream is not None:
-            stream.framed = False
+            stream.in_frames = False
             self.sent_away += 1
-            self.mark(number, step_frames.ALONE)
+            self.mark(number, step_frames.BY_ITSELF)
 
     def describe(self) -> dict[str, int]:
         """Streams in them now, and so far."""
-        now, so_far = len(self.streams), self.framed
+        now, so_far = len(self.streams), self.taken_in
         return {"streams": now, "framed": so_far, "sent_away": self.sent_away}
 
     def close(self) -> None:
@@ -98,12 +98,12 @@ class FramedStream:
         self._number = number
         self._send = send
         self._exchange = exchange
-        self.framed = False
+        self.in_frames = False
         """Whether its body goes into frames now."""
 
     async def send(self, message: Message) -> None:
         """ASGI."""
-        if not self.framed:
+        if not self.in_frames:
             if message["type"] == "http.response.start":
                 message = self._begin(message)
             await self._send(message)
@@ -127,15 +127,15 @@ class FramedStream:
         kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
         if message["status"] != 200 or not kind.startswith(_EVENTS):
             return message
-        self.framed = True
+        self.in_frames = True
         self._frames.streams[self._number] = self
-        self._frames.framed += 1
+        self._frames.taken_in += 1
         return {**message, "headers": [*headers, (_HEADER, b"1")]}
 
     def over(self) -> None:
         """Nothing more of it goes into frames."""
-        if self.framed:
-            self.framed = False
+        if self.in_frames:
+            self.in_frames = False
             self._frames.streams.pop(self._number, None)
 
     def cut(self) -> None:
@@ -180,19 +180,19 @@ def find(relays: dict[str, RelayFrames], name: str) -> tuple[RelayFrames | None,
 class FramesResponse(Response):  # type: ignore[misc]
     """A relay's frames, until it goes."""
 
-    def __init__(self, relays: dict[str, RelayFrames], relay: str) -> None:
+    def __init__(self, relays: dict[str, RelayFrames], name: str) -> None:
         super().__init__()
         self._relays = relays
-        self._relay = relay
+        self._name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        frames = self._relays[self._relay] = RelayFrames()
+        frames = self._relays[self._name] = RelayFrames()
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        writing = asyncio.ensure_future(frames.write(send))
+        writing = asyncio.get_running_loop().create_task(frames.write(send))
         try:
             while (await receive())["type"] != "http.disconnect":
                 pass
         finally:
-            del self._relays[self._relay]
+            del self._relays[self._name]
             writing.cancel()
             frames.close()

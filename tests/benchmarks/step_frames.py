@@ -115,7 +115,7 @@ async def serve(kind: str, port: int, go: int, steps: int) -> float:
     while len(turns) < STREAMS:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
-    framed = sum(each.framed for each in relays.values())
+    framed = sum(each.taken_in for each in relays.values())
     assert framed == (STREAMS if kind == FRAMED else 0), framed
     before = cpu_s()
     for _ in range(steps):

@@ -64,7 +64,7 @@ class Frames:
         for protocol, at in list(self._streams.items()):
             if at == (relay, int(number)):
                 self.sent_away += 1
-                self._mark(protocol, step_frames.ALONE)
+                self._mark(protocol, step_frames.BY_ITSELF)
 
     def _mark(self, protocol: Protocol, mark: int) -> None:
         relay, number = self._streams.pop(protocol, ("", 0))

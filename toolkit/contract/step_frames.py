@@ -10,7 +10,7 @@ from struct import Struct
 PATCH = "step_frames"
 ENDED = 0xFFFFFFFF
 """The stream's answer is complete."""
-ALONE = 0xFFFFFFFE
+BY_ITSELF = 0xFFFFFFFE
 """The rest of the stream comes as the body of its own answer."""
 PIECE_MAX = 2**26
 """Bytes of one piece: events of /generate hold all of the answer so far."""
@@ -57,7 +57,7 @@ class Pieces:
             number, size = unpack(data, at)
             begin = at + HEAD_BYTES
             if size > PIECE_MAX:
-                if size < ALONE:
+                if size < BY_ITSELF:
                     raise NotPieces(f"a piece of {size} bytes")
                 pieces.append((number, size))
                 at = begin

@@ -13,15 +13,12 @@ import secrets
 import socket
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from toolkit.contract import step_frames
 from toolkit.contract.headers import STEP_FRAMES
 from toolkit.contract.paths import STEP_FRAMES as PATH
 from toolkit.router.quiet import where
-
-if TYPE_CHECKING:
-    from toolkit.router.upstream import Call, Upstream
+from toolkit.router.upstream import Call, Upstream
 
 AGAIN_S = 1.0
 """Frames that broke, or could not be had, are asked for again so much later."""
@@ -97,7 +94,7 @@ class FramedAnswer:
 
     def mark(self, mark: int) -> None:
         """What the worker says of this stream."""
-        if mark == step_frames.ALONE:
+        if mark == step_frames.BY_ITSELF:
             self._leave()
         else:
             self._ended = True

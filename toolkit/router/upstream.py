@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
 
 import httptools
@@ -20,9 +20,6 @@ from toolkit.router import descriptors
 from toolkit.router.errors import OutOfResources, Reason, UpstreamError
 from toolkit.router.quiet import where
 from toolkit.router.time_limit import TimeLimit
-
-if TYPE_CHECKING:
-    from toolkit.router.step_frames import FramedAnswer
 
 HEAD_MAX = 64 * 1024
 """Bytes of an answer's head."""
@@ -45,6 +42,15 @@ _POOLS: WeakSet[Upstream] = WeakSet()
 """All of this process: what is idle in any of them can be closed when descriptors are short."""
 
 Sink = Callable[[bytes], None]
+
+
+class Framing(Protocol):
+    """How an answer comes whose events may come elsewhere (`toolkit.router.step_frames`)."""
+
+    def headed(self, framed: bool) -> None: ...
+    def complete(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> bool: ...
 
 
 class Call:
@@ -84,7 +90,7 @@ class Call:
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
         self.connection: UpstreamConnection | None = None
-        self.framed: FramedAnswer | None = None
+        self.framed: Framing | None = None
         """While its events come in frames, or may."""
         self.retriable = False
 

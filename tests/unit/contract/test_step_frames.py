@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.contract.step_frames import ALONE, ENDED, PIECE_MAX, NotPieces, Pieces, head
+from toolkit.contract.step_frames import BY_ITSELF, ENDED, PIECE_MAX, NotPieces, Pieces, head
 
 NUMBERS = st.integers(0, 2**32 - 1)
-SAID = st.tuples(NUMBERS, st.one_of(st.binary(max_size=40), st.sampled_from([ENDED, ALONE])))
+SAID = st.tuples(NUMBERS, st.one_of(st.binary(max_size=40), st.sampled_from([ENDED, BY_ITSELF])))
 
 
 def written(number: int, said: bytes | int) -> bytes:
@@ -47,7 +47,7 @@ def test_a_large_piece_is_looked_at_once_whole() -> None:
     assert pieces.read(raw[-left:] + head(7, ENDED)) == [(7, piece), (7, ENDED)]
 
 
-@pytest.mark.parametrize("size", [PIECE_MAX + 1, ALONE - 1])
+@pytest.mark.parametrize("size", [PIECE_MAX + 1, BY_ITSELF - 1])
 def test_a_size_beyond_the_bound_is_refused(size: int) -> None:
     with pytest.raises(NotPieces):
         Pieces().read(head(1, size))

@@ -219,7 +219,7 @@ async def test_a_worker_that_does_not_let_a_stream_leave_loses_it(
             got.extend(piece)
             call.pause()  # as a client's stream does whenever it is written to
 
-        present(call.framed)._sink = take
+        worker.frames._answers[worker.frames._last]._sink = take
         await until(lambda: worker.framed == 1)
         worker.step.set()
         with pytest.raises(UpstreamError, match="a client that does not read"):
