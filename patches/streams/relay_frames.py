@@ -22,6 +22,7 @@ class RelayFrames:
         self.streams: dict[int, FramedStream] = {}
         self.taken_in = self.sent_away = 0
         """Streams that went into them so far, and of these the ones that had to leave."""
+        self.is_closed = False
         self._parts: list[bytes] = []
         self._size = 0
         """Bytes that the server has not taken yet."""
@@ -32,6 +33,10 @@ class RelayFrames:
 
     def put(self, number: int, piece: bytes) -> None:
         """A stream says something."""
+        if len(piece) > step_frames.PIECE_MAX:
+            for at in range(0, len(piece), step_frames.PIECE_MAX):
+                self.put(number, piece[at : at + step_frames.PIECE_MAX])
+            return
         if not self._parts:
             self._wake.set()
         self._parts.append(step_frames.head(number, len(piece)))
@@ -82,6 +87,7 @@ class RelayFrames:
 
     def close(self) -> None:
         """The relay has gone: nobody would hear the rest of these streams."""
+        self.is_closed = True
         streams, self.streams = self.streams, {}
         for stream in streams.values():
             stream.cut()
@@ -125,7 +131,7 @@ class FramedStream:
     def _begin(self, message: Message) -> Message:
         headers = list(message.get("headers", ()))
         kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
-        if message["status"] != 200 or not kind.startswith(_EVENTS):
+        if message["status"] != 200 or not kind.startswith(_EVENTS) or self._frames.is_closed:
             return message
         self.in_frames = True
         self._frames.streams[self._number] = self

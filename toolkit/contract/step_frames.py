@@ -12,8 +12,8 @@ ENDED = 0xFFFFFFFF
 """The stream's answer is complete."""
 BY_ITSELF = 0xFFFFFFFE
 """The rest of the stream comes as the body of its own answer."""
-PIECE_MAX = 2**26
-"""Bytes of one piece: events of /generate hold all of the answer so far."""
+PIECE_MAX = 2**20
+"""Bytes of one piece. What a stream says at once may be several."""
 NOBODY = 0
 NUMBER_MAX = 2**32 - 1
 HEAD_BYTES = 8
