@@ -64,7 +64,7 @@ from patches.relocate import dispatch_info, rank
 from patches.relocate import order as relocation_order
 from patches.start import memory_turn
 from patches.steps import batch_trace, lockstep, seeded, sent_time, step_log
-from patches.streams import event_stream, expert_stream, heartbeat
+from patches.streams import event_stream, expert_stream, heartbeat, step_frames
 from toolkit.contract.variables import WITHOUT_VARIABLE
 
 ALL: tuple[Patch, ...] = (
@@ -114,6 +114,7 @@ ALL: tuple[Patch, ...] = (
     step_log.PATCH,
     step_log.CPU_PATCH,
     expert_stream.PATCH,
+    step_frames.PATCH,
     chunk_yield.PATCH,
     resume.PATCH,
     resume_penalties.PATCH,

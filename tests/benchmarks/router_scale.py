@@ -18,6 +18,8 @@ By the number of relays (`by_relays`; 1: one process, which decides too):
   `decider_requests_per_core_s`: how many requests a second one core of it decides.
 - `decision_added_p50_ms`, `decision_added_p99_ms`: from a request's arrival to its prefill's POST,
   and from the end of the prefill to the decode's, more than in one process: 8 at once.
+- `framed`: of one process before workers whose streams come in frames
+  (`toolkit.router.step_frames`), in the same rounds.
 - `idle_percent`: of a core, with 24 idle workers that say what they do twice a second.
 - `stream_kib`: memory of all processes that is theirs alone, more with 256 streams than without,
   by stream.
@@ -54,6 +56,7 @@ AT_ONCE = 64
 IDLE_WORKERS = 24
 IDLE_S = 10.0
 STREAMS = 256
+FRAMED = "framed"
 
 
 @dataclass
@@ -96,27 +99,32 @@ class Routers:
         self._started: list[subprocess.Popen[bytes]] = []
         self.sides: dict[str, Side] = {}
 
-    async def start(self, other: bool) -> None:
-        """All of them, until they serve."""
-        given = json.loads(self._cluster.config_path.read_text())
+    async def start(self, other: bool, framed: Cluster | None = None) -> None:
+        """All of them, until they serve. `framed`: the workers of one more of ours."""
         for relays in RELAYS:
-            ports = {"port": free_port(), "admin_port": free_port()}
-            path = self._folder / f"relays-{relays}.json"
-            path.write_text(json.dumps(given | ports | {"relays": relays}))
-            process = subprocess.Popen(
-                [sys.executable, "-m", "toolkit.router", str(path)],
-                cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env={**os.environ, "TOOLKIT_WORKER_KEY": "standin"},
-            )  # fmt: skip
-            self._started.append(process)
-            side = Side(str(relays), ports["port"], process.pid, ports["admin_port"])
-            await until_serving(side.port, process)
-            self.sides[side.name] = side
+            await self._start_ours(str(relays), relays, self._cluster)
+        if framed is not None:
+            await self._start_ours(FRAMED, 1, framed)
         if other:
             process, port = start_other(self._cluster)
             self._started.append(process)
             await until_serving(port, process)
             self.sides["other"] = Side("other", port, process.pid)
+
+    async def _start_ours(self, name: str, relays: int, cluster: Cluster) -> None:
+        given = json.loads(cluster.config_path.read_text())
+        ports = {"port": free_port(), "admin_port": free_port()}
+        path = self._folder / f"router-{name}.json"
+        path.write_text(json.dumps(given | ports | {"relays": relays}))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "toolkit.router", str(path)],
+            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "TOOLKIT_WORKER_KEY": "standin"},
+        )  # fmt: skip
+        self._started.append(process)
+        side = Side(name, ports["port"], process.pid, ports["admin_port"])
+        await until_serving(side.port, process)
+        self.sides[side.name] = side
 
     def stop(self) -> None:
         for process in self._started:
@@ -207,6 +215,22 @@ def ratio(own: list[float], other: list[float]) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
+def of_requests(side: Side, other: Side, one: Side, sends_ms: list[float]) -> dict[str, Any]:
+    """What requests cost one side."""
+    median = statistics.median
+    return {
+        "request_ms": median(side.request_ms),
+        "short_request_ms": median(side.short_ms),
+        "request_ms_ratio": ratio(side.request_ms, other.request_ms),
+        "short_request_ms_ratio": ratio(side.short_ms, other.short_ms),
+        "against_one": ratio(side.request_ms, one.request_ms),
+        "short_against_one": ratio(side.short_ms, one.short_ms),
+        "chunk_us": median(side.chunk_us),
+        "requests_per_core_s": 1e3 / median(side.request_ms),
+        "floor_ratio": median([a / b for a, b in zip(side.request_ms, sends_ms, strict=True)]),
+    }
+
+
 def figures(
     routers: Routers, floors: list[float], idle_percent: dict[str, float], kib: dict[str, float]
 ) -> dict[str, Any]:
@@ -220,16 +244,7 @@ def figures(
             for at in (0, 1)
         )
         decider_ms = median(side.decider_ms)
-        by_relays[relays] = {
-            "request_ms": median(side.request_ms),
-            "short_request_ms": median(side.short_ms),
-            "request_ms_ratio": ratio(side.request_ms, other.request_ms),
-            "short_request_ms_ratio": ratio(side.short_ms, other.short_ms),
-            "against_one": ratio(side.request_ms, one.request_ms),
-            "short_against_one": ratio(side.short_ms, one.short_ms),
-            "chunk_us": median(side.chunk_us),
-            "requests_per_core_s": 1e3 / median(side.request_ms),
-            "floor_ratio": median([a / b for a, b in zip(side.request_ms, sends_ms, strict=True)]),
+        by_relays[relays] = of_requests(side, other, one, sends_ms) | {
             "relay_ms": median(side.short_ms) - decider_ms,
             "decider_ms": decider_ms,
             "decider_requests_per_core_s": 1e3 / decider_ms if decider_ms else None,
@@ -241,6 +256,8 @@ def figures(
     return {
         "relays": list(RELAYS),
         "by_relays": by_relays,
+        "framed": of_requests(routers.sides[FRAMED], other, one, sends_ms)
+        | {"stream_kib": kib[FRAMED]},
         "other_request_ms": median(other.request_ms),
         "other_short_request_ms": median(other.short_ms),
         "chunk_us_other": median(other.chunk_us),
@@ -254,12 +271,19 @@ def figures(
 async def measure(quick: bool, folder: Path) -> dict[str, Any]:
     idle_percent = await idle(quick, folder)
     config = {"parked_per_prefill": 64, "max_inflight": 1024}
-    async with Cluster(decodes=3, worker_args=["--step-ms", "10"], config=config) as cluster:
+    args = ["--step-ms", "10"]
+    async with (
+        Cluster(decodes=3, worker_args=args, config=config) as cluster,
+        Cluster(decodes=3, worker_args=[*args, "--frames"], config=config) as framed,
+    ):
         routers = Routers(cluster, folder)
         try:
-            await routers.start(other=True)
+            await routers.start(other=True, framed=framed)
             measured = await rounds(routers, cluster, quick)
-            kib = {str(relays): await memory(routers.sides[str(relays)]) for relays in RELAYS}
+            ours = [side for name, side in routers.sides.items() if name != "other"]
+            kib = {side.name: await memory(side) for side in ours}
+            told = await framed.stats("decode-0")
+            assert told["framed"] > AT_ONCE, told["framed"]
         finally:
             routers.stop()
     return figures(routers, measured["floors"], idle_percent, kib)

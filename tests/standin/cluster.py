@@ -26,6 +26,8 @@ from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
 RELAYS = int(os.environ.get("TOOLKIT_TEST_RELAYS", "1"))
 """Relay processes of every router that does not say how many it has: all tests of the router can be
 run with several."""
+FRAMES = os.environ.get("TOOLKIT_TEST_FRAMES") == "1"
+"""Whether the streams of all stand-in workers go into frames."""
 of_one_process = pytest.mark.skipif(RELAYS > 1, reason="of a router of one process")
 WAIT_LIMIT_S = 60.0
 """Only a test that fails waits so long: a refit at nice 10 may take long on a full machine."""
@@ -46,6 +48,7 @@ class Standin:
     def start(self) -> None:
         arguments = ["--role", self._role(), "--port", str(self.port), *self.args]
         arguments += ["--host", self.host, "--prefix", self.prefix]
+        arguments += ["--frames"] if FRAMES and "--frames" not in arguments else []
         with tempfile.TemporaryFile() as output:
             self.process = forking.start(
                 "tests.standin.worker", *arguments, env=os.environ, output=output

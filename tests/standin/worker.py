@@ -17,6 +17,8 @@ With `--signature-layers` prefills send signatures: of the counts in the request
 as it is. With `--steps` decodes say what their steps were. POST /standin/mode makes it sick
 (`tests.standin.faults`); with `--patient` it serves any body somehow (`tests.standin.patient`).
 
+With `--frames` streams go into frames (`tests.standin.framing`) where a relay asks for that.
+
 With `--heartbeat` it says ten times a second whether its "scheduler" goes on. A request with
 `stands_after` (tokens) makes a worker of the role `stands_role` (decode) stand still there.
 
@@ -40,12 +42,13 @@ import orjson
 import uvloop
 
 from tests.standin.faults import MODES, Faults
+from tests.standin.framing import Frames
 from tests.standin.moving import LATE_S, Orders, ahead_of
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed_of, token_id
-from toolkit.contract import VERSION, events, headers, prefill_only, run_id
-from toolkit.contract.paths import EVENTS, MOVE, PLACEMENT
+from toolkit.contract import VERSION, events, headers, prefill_only, run_id, step_frames
+from toolkit.contract.paths import EVENTS, MOVE, PLACEMENT, STEP_FRAMES
 
 WHOLE = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/v1/messages/count_tokens")
 """Endpoints whose body comes back."""
@@ -54,8 +57,9 @@ NEAR_TOKENS = 100
 
 HEAD_STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
+    b"transfer-encoding: chunked\r\n%b\r\n"
 )
+HEAD_FRAMED = f"{headers.STEP_FRAMES}: 1\r\n".encode()
 
 
 class Server:
@@ -87,6 +91,7 @@ class Server:
         self.taken: dict[str, dict[str, Any]] = {}
         """Bodies of the requests that run."""
         self.orders = Orders(self.publish)
+        self.frames = Frames()
 
     async def beat(self) -> None:
         """Count rounds, as a scheduler does that goes on."""
@@ -167,6 +172,7 @@ class Server:
             "first_token": self.args.first_token,
             prefill_only.PATCH: self.args.prefill_only,
             "resume": self.args.resume,
+            step_frames.PATCH: self.args.frames,
             "move_order": self.args.moves,
             "move_incoming": self.args.moves,
             "relocation_order": self.args.placement,
@@ -239,6 +245,7 @@ class Protocol(asyncio.Protocol):
         if self in self.server.subscribers:
             self.server.subscribers.discard(self)
             self.server.tell_routers()
+        self.server.frames.closed(self)
         if self.task is not None:
             self.task.cancel()
         self.can_write.set()
@@ -279,6 +286,19 @@ class Protocol(asyncio.Protocol):
         if data and not self.transport.is_closing():
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def begin_stream(self) -> None:
+        """The head of an answer that streams."""
+        self.transport.write(HEAD_STREAM % (HEAD_FRAMED if self.server.frames.begin(self) else b""))
+
+    def say(self, data: bytes) -> None:
+        """A part of a stream."""
+        if data and not self.server.frames.say(self, data):
+            self.chunk(data)
+
+    def end_stream(self) -> None:
+        self.server.frames.end(self)
+        self.transport.write(b"0\r\n\r\n")
+
     def json(self, value: Any, status: int = 200, more: str = "") -> None:
         """`more`: whole lines of the head."""
         body = orjson.dumps(value)
@@ -295,6 +315,8 @@ class Protocol(asyncio.Protocol):
         path = self.path = path.removeprefix(server.args.prefix)
         if path == EVENTS:
             await self.events()
+        elif path.startswith(STEP_FRAMES):
+            self.step_frames()
         elif path in ("/health", "/health_generate"):
             self.json({})
         elif path == "/abort_request":
@@ -318,6 +340,8 @@ class Protocol(asyncio.Protocol):
                     "served": server.served,
                     "posts": server.faults.posts,
                     "running": len(server.running),
+                    "framed": server.frames.framed,
+                    "sent_away": server.frames.sent_away,
                     "moves_ended": server.orders.ends,
                     "ids_told": sum(server.orders.told.values()),
                     "peak": server.peak,
@@ -355,6 +379,21 @@ class Protocol(asyncio.Protocol):
             args.placement = state.decode()
             self.server.publish(events.Placed(orjson.loads(state)["serial"]))
         self.json(orjson.loads(args.placement))
+
+    def step_frames(self) -> None:
+        """A relay's connection, or its order."""
+        frames = self.server.frames
+        if not self.server.args.frames:
+            self.json({"detail": "Not Found"}, 404)
+        elif self.body:
+            frames.send_away(self.body.decode())
+            self.json({})
+        else:
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n"
+                b"transfer-encoding: chunked\r\n\r\n"
+            )
+            frames.open(self.path.partition("?relay=")[2], self)
 
     async def events(self) -> None:
         if self.server.args.no_events:
@@ -502,9 +541,9 @@ class Protocol(asyncio.Protocol):
         ids, late = resumed_ids(body), late_of(body)
         if late and not await self.taken_over(body):
             return
-        self.transport.write(HEAD_STREAM)
+        self.begin_stream()
         if stream.head:
-            self.chunk(stream.head)
+            self.say(stream.head)
         done = len(ids)
         known = ids[: done - late]
         assert known == [token_id(seed, i) for i in range(len(known))], "resumed with wrong ids"
@@ -538,18 +577,18 @@ class Protocol(asyncio.Protocol):
                 new = b": %b\n" % joined.encode()
             if rid in self.server.dropped and self.drop(body, new, stream, first, upto):
                 return
-            self.chunk(self.server.orders.through(rid, new + stream.delta(first, upto)))
+            self.say(self.server.orders.through(rid, new + stream.delta(first, upto)))
             self.server.orders.generated(rid, upto)
             if not self.can_write.is_set():
                 await self.can_write.wait()
             elif not args.token_ms and not args.step_ms and first % 64 == 0:
                 await asyncio.sleep(0)
             first = upto
-        self.chunk(await self.server.orders.free(rid, self.server.dropped))
+        self.say(await self.server.orders.free(rid, self.server.dropped))
         for tail in stream.tail(count):
-            self.chunk(tail)
-        self.chunk(b"data: [DONE]\n\n")
-        self.transport.write(b"0\r\n\r\n")
+            self.say(tail)
+        self.say(b"data: [DONE]\n\n")
+        self.end_stream()
 
     async def taken_over(self, body: dict[str, Any]) -> bool:
         """Wait for the KV of a request that another one sends. False: it has not come."""
@@ -566,10 +605,10 @@ class Protocol(asyncio.Protocol):
         if how == "hang":
             await asyncio.sleep(3600)
         if how == "error":
-            self.transport.write(HEAD_STREAM)
+            self.begin_stream()
             error = {"message": "its KV did not come", "type": "InternalServerError", "code": 500}
-            self.chunk(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
-            self.transport.write(b"0\r\n\r\n")
+            self.say(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
+            self.end_stream()
             return False
         return True
 
@@ -582,9 +621,9 @@ class Protocol(asyncio.Protocol):
             os.kill(os.getpid(), signal.SIGKILL)
         if how in ("deaf", "finish"):
             return False
-        self.chunk(ids + stream.aborted(first, upto))
-        self.chunk(b"data: [DONE]\n\n")
-        self.transport.write(b"0\r\n\r\n")
+        self.say(ids + stream.aborted(first, upto))
+        self.say(b"data: [DONE]\n\n")
+        self.end_stream()
         return True
 
     def crash(self, body: dict[str, Any], rid: str, tokens: int) -> None:
@@ -606,7 +645,7 @@ class FirstTokens:
 
     def begin(self) -> bool:
         """False when that was all."""
-        self.protocol.transport.write(HEAD_STREAM)
+        self.protocol.begin_stream()
         if self.refuses:
             self.fail(400 if self.refuses is True else self.refuses, "as asked")
         elif self.tells:
@@ -615,9 +654,9 @@ class FirstTokens:
 
     def _token(self, comment: bytes) -> None:
         first = self.stream.head or self.stream.delta(0, 1)
-        self.protocol.chunk(comment + first)
+        self.protocol.say(comment + first)
         if self.stream.head:
-            self.protocol.chunk(self.stream.delta(0, 1))
+            self.protocol.say(self.stream.delta(0, 1))
 
     def end(self) -> None:
         comment = b": last\n" if self.protocol.ids else b""
@@ -625,18 +664,18 @@ class FirstTokens:
             self._token(comment)
             comment = b""
         for tail in self.stream.tail(1):
-            self.protocol.chunk(comment + tail)
+            self.protocol.say(comment + tail)
             comment = b""
         self._close()
 
     def fail(self, status: int, message: str) -> None:
         error = {"object": "error", "message": message, "type": "BadRequestError", "code": status}
-        self.protocol.chunk(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
+        self.protocol.say(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
         self._close()
 
     def _close(self) -> None:
-        self.protocol.chunk(b"data: [DONE]\n\n")
-        self.protocol.transport.write(b"0\r\n\r\n")
+        self.protocol.say(b"data: [DONE]\n\n")
+        self.protocol.end_stream()
 
 
 async def serve(args: argparse.Namespace) -> None:
@@ -690,6 +729,7 @@ def main() -> None:
     parser.add_argument("--first-token", action="store_true", help="prefills tell first tokens")
     parser.add_argument("--prefill-only", action="store_true", help="prefills answer one token")
     parser.add_argument("--resume", action="store_true", help="go on with streams; abort softly")
+    parser.add_argument("--frames", action="store_true", help="streams go into relays' frames")
     parser.add_argument("--moves", action="store_true", help="send requests to one another")
     parser.add_argument("--stays", default="", help="why nothing can move, in hello")
     parser.add_argument("--no-events", action="store_true")

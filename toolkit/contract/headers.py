@@ -10,6 +10,9 @@ IDS = "x-toolkit-ids"
 ROUTER = "x-toolkit-router"
 """Router to worker, with the request for its events: its name among those that send requests there,
 the same over its decider's deaths."""
+STEP_FRAMES = "x-toolkit-step-frames"
+"""Router to worker: `RELAY NUMBER`, the frames into which the events of this stream may go, and its
+number there. On an answer, with value 1: they do (`toolkit.contract.step_frames`)."""
 CAPTURE = "x-toolkit-capture"
 """Client to router, with value 1: keep the experts of this request (`toolkit profile` sends it)."""
 LABEL = "x-toolkit-label"

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 ID_DIGITS = 9
 """No vocabulary has so many tokens that an id would have more."""
+BESIDE = 64
+"""Bytes that an event takes beside what is in it, its ids among them."""
+LINES = 2
+"""Ends of lines in one event without a name."""
+FIRST_WORDS = (b"data: ", b"event: ")
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
 
@@ -58,6 +63,8 @@ class Relay:
         self.ids = bytearray()
         """The ids that went out, as `b" 12 34"`."""
         self._memory = StreamMemory(charge)
+        self._uncounted = 0
+        """Bytes that have come since what is held was charged last."""
         self._forgotten_ids = 0
         self._held_bytes = 0
         self.beside = 0
@@ -78,6 +85,8 @@ class Relay:
         self.paused = False
         """Its client is slow to read, so that nothing is read from the worker."""
         self._failures = failures(sub_request.endpoint)
+        self._first_words = tuple(each for each in self._failures if each.startswith(FIRST_WORDS))
+        self._later_words = tuple(each for each in self._failures if each not in self._first_words)
         self._ends = ends(sub_request.endpoint)
         self._replayed = 0
         self._cut: list[bytes] = []
@@ -224,6 +233,7 @@ class Relay:
         """Charge what is held now. Where there is no room for it, what only a resume needs is let
         go; False when that is not enough."""
         held = self._held_back
+        self._uncounted = 0
         size = self.sent.kept + len(self.ids) + len(self._tail) + self._held_bytes + self.beside
         if self._memory.is_now(size if held is None else size + held.size):
             return True
@@ -275,16 +285,20 @@ class Relay:
             end = data.find(b"\n")
             ids = data[1:end]
             events = data[end + 1 :]
-        if (
-            b"\n\n: " in events
-            or self.failure is not None
-            or any(mark in events for mark in self._failures)
-        ):
+        one = events.count(b"\n") == LINES
+        if one:  # cheap, and mostly so
+            told = events.startswith(self._first_words)
+            for mark in self._later_words:
+                told = told or mark in events
+        else:
+            told = b"\n\n: " in events or any(mark in events for mark in self._failures)
+        if told or self.failure is not None:
             for event in split_events(data):
                 self._one(event + b"\n\n")
             return
-        self._take_ids(ids)
-        self._send(events)
+        if ids:
+            self._take_ids(ids)
+        self._send(events, one)
 
     def _whole(self, data: bytes) -> bytes:
         """Tail and data once an event ends in them, nothing before; each byte is looked at once."""
@@ -304,10 +318,13 @@ class Relay:
         if not self._count_memory() and size > GRAIN and self._call is not None:
             self._call.close("sent more at once than the router has memory for", "lost")
 
-    def _send(self, events: bytes) -> None:
+    def _send(self, events: bytes, one: bool = False) -> None:
+        """`one`: it is a single event."""
         self.sent.add(events)
         self._write(events)
-        self._count_memory()
+        self._uncounted += len(events) + BESIDE
+        if self._uncounted > GRAIN:
+            self._count_memory()
         self.sent_at = monotonic()
         if self.on_event is not None:
             tell, self.on_event = self.on_event, None
@@ -316,7 +333,7 @@ class Relay:
             self._begun = True
             self.first.set_result(None)
             self._sub_request.track.told(self.sent_at)
-        if is_over(events, self._ends):
+        if events.startswith(self._ends) if one else is_over(events, self._ends):
             self.ended = True
 
     def _one(self, data: bytes) -> None:
@@ -398,13 +415,13 @@ class Relay:
 
     def pause(self) -> None:
         self.paused = True
-        if self._call is not None and self._call.connection is not None:
-            self._call.connection.pause()
+        if self._call is not None:
+            self._call.pause()
 
     def resume(self) -> None:
         self.paused = False
-        if self._call is not None and self._call.connection is not None:
-            self._call.connection.resume()
+        if self._call is not None:
+            self._call.resume()
 
 
 def strip(data: bytes) -> tuple[bytes, bytes]:

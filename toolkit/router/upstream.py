@@ -9,12 +9,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import Protocol
 from weakref import WeakSet
 
 import httptools
 
 from toolkit.contract.addresses import host_port
-from toolkit.contract.headers import TO_CLIENT
+from toolkit.contract.headers import STEP_FRAMES, TO_CLIENT
 from toolkit.router import descriptors
 from toolkit.router.errors import OutOfResources, Reason, UpstreamError
 from toolkit.router.quiet import where
@@ -32,7 +33,8 @@ IDLE_S = 3.0
 IDLE_MAX = 256
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _PASSED = frozenset(name.encode() for name in TO_CLIENT)
-_KNOWN_LENGTHS = frozenset(map(len, _FRAMING | _PASSED))
+_FRAMES = STEP_FRAMES.encode()
+_KNOWN_LENGTHS = frozenset(map(len, _FRAMING | _PASSED | {_FRAMES}))
 PASSED_MAX = 128
 """Bytes of a header's value that goes on to the client."""
 
@@ -40,6 +42,15 @@ _POOLS: WeakSet[Upstream] = WeakSet()
 """All of this process: what is idle in any of them can be closed when descriptors are short."""
 
 Sink = Callable[[bytes], None]
+
+
+class Framing(Protocol):
+    """How an answer comes whose events may come elsewhere (`toolkit.router.step_frames`)."""
+
+    def headed(self, framed: bool) -> None: ...
+    def complete(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> bool: ...
 
 
 class Call:
@@ -55,6 +66,7 @@ class Call:
         "body",
         "connection",
         "done",
+        "framed",
         "headers",
         "heard",
         "request",
@@ -78,7 +90,22 @@ class Call:
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_retrieve)
         self.connection: UpstreamConnection | None = None
+        self.framed: Framing | None = None
+        """While its events come in frames, or may."""
         self.retriable = False
+
+    def pause(self) -> None:
+        """Who takes what comes is to be left alone."""
+        if self.framed is not None:
+            self.framed.pause()
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """It takes more."""
+        ready = self.framed is None or self.framed.resume()
+        if ready and self.connection is not None:
+            self.connection.resume()
 
     @property
     def failed(self) -> bool:
@@ -132,6 +159,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_framed",
+        "_frames",
         "_head",
         "_headers",
         "_informational",
@@ -165,6 +193,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers = 0
         self._framed = False
         """Its head says where the body ends."""
+        self._frames = False
+        """It says that its events come in frames."""
         self._informational = 0
         self._passed: dict[str, str] = {}
 
@@ -198,6 +228,11 @@ class UpstreamConnection(asyncio.Protocol):
                 return
             self._keep = False  # the answer was complete, and something came behind it
         parts = self._parts
+        if call.framed is not None and call.status:
+            call.framed.headed(self._frames)
+            if parts and call.framed is not None:
+                call.close("sent a body beside its frames", "lost")
+                return
         if parts:
             call.begun = True
             body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -233,6 +268,8 @@ class UpstreamConnection(asyncio.Protocol):
         name = name.lower()
         if name in _FRAMING:
             self._framed = True
+        elif name == _FRAMES:
+            self._frames = True
         elif name in _PASSED and len(value) <= PASSED_MAX and value.isascii():
             text = value.decode()
             if text.isprintable():
@@ -250,7 +287,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._framed = self._framed or status in (204, 304)
             return
         self._informational += 1
-        self._headers, self._framed, self._passed = 0, False, {}
+        self._headers, self._passed = 0, {}
+        self._framed = self._frames = False
         if status == 101:
             raise TooMuch("a change of protocol")
         if self._informational > INFORMATIONAL_MAX:
@@ -275,7 +313,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.pool.put(self)
         else:
             self.drop()
-        if not call.done.done():
+        if call.framed is not None:
+            call.framed.complete()
+        elif not call.done.done():
             call.done.set_result(True)
 
     def pause(self) -> None:

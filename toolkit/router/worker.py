@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from toolkit.contract import prefill_only
+from toolkit.contract import prefill_only, step_frames
 from toolkit.contract.events import Heartbeat, Hello, LoadReading, Moving, PrefillDone, Steps
 from toolkit.contract.heartbeat import DOING_BYTES, Beat, sane_seconds
 from toolkit.decide import messages as m
@@ -23,6 +23,7 @@ from toolkit.router.decider_channel import TellsDecider
 from toolkit.router.errors import Reason
 from toolkit.router.own_name import own_name
 from toolkit.router.silence import Silence
+from toolkit.router.step_frames import StepFrames
 from toolkit.router.steps import StepSums
 from toolkit.router.upstream import Call, Upstream
 from toolkit.settings.router.config import RouterConfig
@@ -196,6 +197,7 @@ class Worker(WorkerState):
             on_lost=self._data_lost,
             prefix=config.prefix,
         )
+        self.frames = StepFrames(self.pool)
         self.calls: set[Call] = set()
         self.prefills: dict[str, TakesPrefill] = {}
         """Who waits for a prefill to be done, by its rid here."""
@@ -204,10 +206,19 @@ class Worker(WorkerState):
         self._aborts: set[Call] = set()
 
     def post(
-        self, path: str, body: bytes | tuple[bytes, ...], sink: Any = None, headers: str = ""
+        self,
+        path: str,
+        body: bytes | tuple[bytes, ...],
+        sink: Any = None,
+        headers: str = "",
+        long: bool = False,
     ) -> Call:
-        """A request that dies with the worker: `mark_down(fail=True)` ends it."""
-        call = self.pool.post(path, body, sink, headers)
+        """A request that dies with the worker: `mark_down(fail=True)` ends it. `long`: what comes
+        for the sink is many events, which may come in frames."""
+        framed = self.frames.header() if long and step_frames.PATCH in self.hello.patches else ""
+        call = self.pool.post(path, body, sink, headers + framed)
+        if framed:
+            self.frames.follow(call)
         self.calls.add(call)
         call.done.add_done_callback(lambda _: self.calls.discard(call))
         return call
@@ -316,6 +327,7 @@ class Worker(WorkerState):
     def give_up(self, why: str, kind: Reason) -> None:
         """All that runs here, with that reason."""
         self._lose()
+        self.frames.drop()
         for call in list(self.calls):
             call.close(why, kind)
         for listener in self._listeners:

@@ -24,7 +24,7 @@ _SECRETS = (
 )  # fmt: skip
 
 UNIT, END_TO_END = "unit tests", "end-to-end tests"
-SEVERAL = "router tests with two relays"
+SEVERAL = "router tests with two relays and frames"
 """Of a router of several processes, with `--full`: whatever one process does, several do too."""
 NOTHING_TO_RUN = 5
 """pytest's exit status when it found no test: `-k` chose none of these."""
@@ -78,8 +78,8 @@ def test_steps(
     spread = ["-n", processes, "--dist", "worksteal"]
     steps = [(UNIT, [*pytest, *spread, "tests/unit", *extra]), *kernels]
     if scope == FULL:
-        relays = ["env", "TOOLKIT_TEST_RELAYS=2"]
-        steps.append((SEVERAL, [*relays, *pytest, *spread, "tests/unit/router", *extra]))
+        other = ["env", "TOOLKIT_TEST_RELAYS=2", "TOOLKIT_TEST_FRAMES=1"]
+        steps.append((SEVERAL, [*other, *pytest, *spread, "tests/unit/router", *extra]))
     if not unit_only and scope != FAST and (layout.root / "tests" / "e2e").is_dir():
         steps.append((END_TO_END, [*pytest, *TWO, "tests/e2e", *extra]))
     return steps

@@ -73,7 +73,8 @@ class UpstreamCalls:
         headers = self._sub_request.headers + (IDS_HEADER if sink is not None else "")
         if self._number:
             headers += f"{ATTEMPT}: {self._number}\r\n"
-        call = worker.post(self._sub_request.path, segments(body), sink, headers)
+        long = sink is not None and early is None
+        call = worker.post(self._sub_request.path, segments(body), sink, headers, long)
         rid, brought = self.rid, len(self._sub_request.resume_ids)
         if apart is not None:
             rid, brought = apart.rid, apart.brought
