@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from toolkit.router.messages_stream import MessagesProgress
 from toolkit.router.progress import Progress
 from toolkit.router.request import Endpoint
@@ -11,45 +13,42 @@ ERROR = b'data: {"error"'
 ABORT = b'"type":"abort"'
 MESSAGES_ERROR = b"event: error\n"
 RESPONSES_FAILED = b"event: response.failed\n"
-_FAILURES: dict[str, tuple[bytes, ...]] = {
-    "generate": (ERROR, ABORT),
-    "messages": (MESSAGES_ERROR,),
-    "responses": (RESPONSES_FAILED,),
-}
 _DONE = b"data: [DONE]\n\n"
-_ENDS: dict[str, tuple[bytes, ...]] = {
-    "messages": (b"event: message_stop\n",),
-    "responses": (
-        b"event: response.completed\n",
-        b"event: response.incomplete\n",
-        RESPONSES_FAILED,
+
+
+class Grammar(NamedTuple):
+    """How the streams of an endpoint are written. An event that begins with one of `fails`, or has
+    one of `fails_within` anywhere, may tell a failure; with one of `ends` the last event begins.
+    `progress`: what reads the answer so far."""
+
+    fails: tuple[bytes, ...] = (ERROR,)
+    fails_within: tuple[bytes, ...] = ()
+    ends: tuple[bytes, ...] = (_DONE,)
+    progress: type[Progress] = Progress
+
+
+_CHAT = Grammar()
+_GRAMMARS: dict[str, Grammar] = {
+    "generate": Grammar(fails_within=(ABORT,)),
+    "messages": Grammar((MESSAGES_ERROR,), (), (b"event: message_stop\n",), MessagesProgress),
+    "responses": Grammar(
+        (RESPONSES_FAILED,),
+        (),
+        (b"event: response.completed\n", b"event: response.incomplete\n", RESPONSES_FAILED),
+        ResponsesProgress,
     ),
 }
-_PROGRESS: dict[str, type[Progress]] = {
-    "messages": MessagesProgress,
-    "responses": ResponsesProgress,
-}
 
 
-def failures(endpoint: Endpoint) -> tuple[bytes, ...]:
-    """Of which an event has one that may tell a failure."""
-    return _FAILURES.get(endpoint, (ERROR,))
-
-
-def ends(endpoint: Endpoint) -> tuple[bytes, ...]:
-    """With which the last event of a stream begins."""
-    return _ENDS.get(endpoint, (_DONE,))
+def grammar_of(endpoint: Endpoint) -> Grammar:
+    """That of its streams."""
+    return _GRAMMARS.get(endpoint, _CHAT)
 
 
 def is_over(events: bytes, ends: tuple[bytes, ...]) -> bool:
     """Whether the last of these whole events is one that ends its stream."""
     before = events.rfind(b"\n\n", 0, -2)
     return events.startswith(ends, before + 2 if before >= 0 else 0)
-
-
-def progress_of(endpoint: Endpoint) -> Progress:
-    """Nothing sent yet."""
-    return _PROGRESS.get(endpoint, Progress)()
 
 
 def closing(endpoint: str) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.router.departure import Departure
 from toolkit.router.failure import Failure, failure_of
-from toolkit.router.grammars import ends, failures, is_over
+from toolkit.router.grammars import grammar_of, is_over
 from toolkit.router.held_back import HeldBack
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import SubRequest, public_id
@@ -33,7 +33,6 @@ BESIDE = 64
 """Bytes that an event takes beside what is in it, its ids among them."""
 LINES = 2
 """Ends of lines in one event without a name."""
-FIRST_WORDS = (b"data: ", b"event: ")
 EVENT_MAX = 32 * 2**20
 """Bytes of one SSE event; those of /generate hold all of the answer so far."""
 
@@ -84,10 +83,8 @@ class Relay:
         self._rename: tuple[bytes, bytes] | None = None
         self.paused = False
         """Its client is slow to read, so that nothing is read from the worker."""
-        self._failures = failures(sub_request.endpoint)
-        self._first_words = tuple(each for each in self._failures if each.startswith(FIRST_WORDS))
-        self._later_words = tuple(each for each in self._failures if each not in self._first_words)
-        self._ends = ends(sub_request.endpoint)
+        grammar = grammar_of(sub_request.endpoint)
+        self._fails, self._fails_within, self._ends = grammar[:3]
         self._replayed = 0
         self._cut: list[bytes] = []
         """The ids that this attempt has to repeat, as the client has them."""
@@ -287,11 +284,13 @@ class Relay:
             events = data[end + 1 :]
         one = events.count(b"\n") == LINES
         if one:  # cheap, and mostly so
-            told = events.startswith(self._first_words)
-            for mark in self._later_words:
+            told = events.startswith(self._fails)
+            for mark in self._fails_within:
                 told = told or mark in events
         else:
-            told = b"\n\n: " in events or any(mark in events for mark in self._failures)
+            told = b"\n\n: " in events or any(
+                mark in events for mark in self._fails + self._fails_within
+            )
         if told or self.failure is not None:
             for event in split_events(data):
                 self._one(event + b"\n\n")

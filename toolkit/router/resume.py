@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from toolkit.router.grammars import progress_of
+from toolkit.router.grammars import grammar_of
 from toolkit.router.progress import Progress
 from toolkit.router.request import Endpoint
 
@@ -34,7 +34,7 @@ class Sent:
         self._generate = endpoint == "generate"
         self._incremental = incremental
         self._cumulative = self._generate and not incremental
-        self._progress = progress_of(endpoint)
+        self._progress = grammar_of(endpoint).progress()
         self._packed: list[bytes] = []
         self._raw: list[bytes] = []
         self._bytes = 0
@@ -103,7 +103,7 @@ class Trimmer:
         self._one_time = endpoint == "completions"
         self._sent = sent
         self._incremental = incremental
-        self._replay = progress_of(endpoint)
+        self._replay = grammar_of(endpoint).progress()
         self._created: int | None = None
         """When the replay itself says that it began."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.contract.comments import LAST
 from toolkit.router.failure import failure_of
-from toolkit.router.grammars import progress_of
+from toolkit.router.grammars import grammar_of
 from toolkit.router.relay import strip
 from toolkit.router.request import public_id
 from toolkit.router.resume import MISSHAPEN, parse_event, split_events
@@ -76,7 +76,7 @@ class Early:
 
 
 def _has_output(sub_request: SubRequest, events: list[bytes]) -> bool:
-    progress = progress_of(sub_request.endpoint)
+    progress = grammar_of(sub_request.endpoint).progress()
     for data in events:
         event = parse_event(data)
         if event is None:
