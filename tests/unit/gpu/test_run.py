@@ -200,7 +200,8 @@ time.sleep(float(sys.argv[2]))
 with waiting_turn(out.parent.parent / "scratch", out.stem):
     begin = time.time()
     time.sleep(0.5)
-record.write(out, {RESULT!r} | {{"figures": {{"begin": begin, "end": time.time()}}}})
+    end = time.time()
+record.write(out, {RESULT!r} | {{"figures": {{"begin": begin, "end": end}}}})
 """
 
 
