@@ -8,7 +8,7 @@ from aiohttp import web
 
 from toolkit.decide.messages import Expected
 from toolkit.policies import check_policy
-from toolkit.router import drains, identity, migrate, return_reports
+from toolkit.router import drains, migrate, return_reports
 from toolkit.router.asks import AskFigures, ClearFigures, added, ask_all
 from toolkit.router.errors import ApiError
 from toolkit.router.own_answers import as_json, refusal, told
@@ -41,7 +41,7 @@ class AdminOrders:
     async def policy(self, request: web.Request) -> web.Response:
         """Switch policies, the dispatch, who tells first tokens or whether decode workers of long
         prompts are chosen early, at run time; all or nothing."""
-        refused = self._guard.refuse_admin(request)
+        refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
         body = await told(request)
@@ -87,7 +87,7 @@ class AdminOrders:
 
     async def refit(self, request: web.Request) -> web.Response:
         """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""
-        refused = self._guard.refuse_admin(request)
+        refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
         raw = await request.read()
@@ -116,12 +116,9 @@ class AdminOrders:
 
     async def migrate(self, request: web.Request) -> web.Response:
         """Move requests to other workers (`toolkit.router.migrate`)."""
-        refused = self._guard.refuse_admin(request)
+        refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
-        wrong = identity.misdirected(request)
-        if wrong is not None:
-            return refusal(409, wrong)
         try:
             order = migrate.read(await told(request), self._control.known_workers)
             return as_json(await migrate.migrate(self._control.planes, order))
@@ -130,12 +127,9 @@ class AdminOrders:
 
     async def returns(self, request: web.Request) -> web.Response:
         """The launcher tells how long starts take, and when workers are back."""
-        refused = self._guard.refuse_admin(request)
+        refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
-        wrong = identity.misdirected(request)
-        if wrong is not None:
-            return refusal(409, wrong)
         reports = return_reports.read(await told(request))
         if isinstance(reports, str):
             return refusal(400, reports)
@@ -149,14 +143,11 @@ class AdminOrders:
     async def drain(self, request: web.Request) -> web.Response:
         """Refuse new requests from now on, those that run go on; {"on": false}: take them again.
         With `worker`: empty that one (`toolkit.router.drains`)."""
-        refused = self._guard.refuse_admin(request)
+        refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
         raw = await request.read()
         body = await told(request) if raw else {}
-        wrong = identity.misdirected(request)
-        if wrong is not None:
-            return refusal(409, wrong)
         if isinstance(body, dict) and "worker" in body:
             return await self._drain_worker(body)
         if not isinstance(body, dict) or not set(body) <= {"on"}:

@@ -9,8 +9,10 @@ from aiohttp import web
 from toolkit.contract.addresses import host_in, http_url, loopback_like
 from toolkit.keys import KeysError
 from toolkit.loopback import is_loopback
+from toolkit.router import identity
 from toolkit.router.errors import ApiError
 from toolkit.router.keys import Caller, Keyring, keyring
+from toolkit.router.own_answers import refusal
 from toolkit.router.unserved import answered
 from toolkit.settings.router.config import ConfigError
 
@@ -106,6 +108,15 @@ class Guard:
         if caller.name or _given(request):
             return _error(request, 403, "This needs the admin key.")
         return unauthorized(request)
+
+    def refuse_order(self, request: web.Request) -> web.Response | None:
+        """The answer to an order that is not the admin's, or that is meant for another run's
+        router; None: it may be carried out."""
+        refused = self.refuse_admin(request)
+        if refused is not None:
+            return refused
+        wrong = identity.misdirected(request)
+        return None if wrong is None else refusal(409, wrong)
 
     def at_admin_port(self, request: web.Request) -> bool:
         """Whether it came to the admin's own port."""

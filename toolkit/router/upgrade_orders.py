@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import web
 
-from toolkit.router import identity
 from toolkit.router.errors import ApiError
 from toolkit.router.own_answers import as_json, refusal, told
 
@@ -48,14 +47,11 @@ class UpgradeOrders:
 
     async def order(self, request: web.Request) -> web.Response:
         """Have new code take over."""
-        refused = self._guard.refuse_admin(request)
+        refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
         raw = await request.read()
         body = await told(request) if raw else {}
-        wrong = identity.misdirected(request)
-        if wrong is not None:
-            return refusal(409, wrong)
         if self._upgrades is None:
             return refusal(409, ALONE)
         if not isinstance(body, dict) or not set(body) <= {"drain_s"}:
