@@ -56,6 +56,11 @@ def _check(layout: SetupLayout) -> None:
 def _make_venv(layout: SetupLayout) -> None:
     if _usable(layout):
         return
+    if layout.venv.is_symlink():
+        raise say.SetupError(
+            f"{layout.venv} is a link to the environment of another folder, which would be made "
+            "anew: remove the link, or call that environment's Python itself"
+        )
     if layout.venv.exists():
         say.line(f"{layout.venv} is of another Python or another folder: making it anew")
         shutil.rmtree(layout.venv)

@@ -361,3 +361,14 @@ def test_kernels_that_this_cpu_takes_by_itself_are_left_to_the_other_tests(
 ) -> None:
     assert len(kernels.without(own, kernels.KERNELS)) == left
     assert kernels.without("Katmai", kernels.KERNELS[2:]) == [kernels.KERNELS[2]], "never none"
+
+
+def test_the_environment_of_another_folder_is_not_made_anew_through_a_link(
+    place: SetupLayout, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / ".venv"
+    (other / "bin").mkdir(parents=True)
+    place.venv.symlink_to(other)
+    with pytest.raises(say.SetupError, match="is a link to the environment of another folder"):
+        environment._make_venv(place)
+    assert other.is_dir() and place.venv.is_symlink()
