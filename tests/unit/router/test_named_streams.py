@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.kernels import examples
 from toolkit.router.failure import failure_of
-from toolkit.router.grammars import ends, is_over
+from toolkit.router.grammars import grammar_of, is_over
 from toolkit.router.request import Endpoint
 from toolkit.router.resume import Sent, Trimmer, split_events
 
@@ -185,10 +185,10 @@ def test_a_tool_call_keeps_the_id_that_its_client_has() -> None:
 def test_how_such_streams_end_and_fail() -> None:
     over = {"messages": "message_stop", "responses": "response.incomplete"}
     for endpoint, kind in over.items():
-        last = wire({"type": kind})
-        assert is_over(last, ends(endpoint))  # type: ignore[arg-type]
-        assert is_over(wire({"type": "ping"}) + last, ends(endpoint))  # type: ignore[arg-type]
-        assert not is_over(last + wire({"type": "ping"}), ends(endpoint))  # type: ignore[arg-type]
+        last, ends = wire({"type": kind}), grammar_of(endpoint).ends  # type: ignore[arg-type]
+        assert is_over(last, ends)
+        assert is_over(wire({"type": "ping"}) + last, ends)
+        assert not is_over(last + wire({"type": "ping"}), ends)
     full = {"type": "error", "error": {"type": "overloaded_error", "message": "full"}}
     failure = failure_of(wire(full), "messages")
     assert failure is not None
@@ -204,4 +204,4 @@ def test_how_such_streams_end_and_fail() -> None:
     # SGLang says nothing else of a wrong request: not a worker's failure, and an end.
     wrong = wire(failed("The input is longer than the model's context"))
     assert failure_of(wrong, "responses") is None
-    assert is_over(wrong, ends("responses"))
+    assert is_over(wrong, grammar_of("responses").ends)

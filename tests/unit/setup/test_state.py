@@ -366,8 +366,8 @@ def test_kernels_that_this_cpu_takes_by_itself_are_left_to_the_other_tests(
 def test_the_environment_of_another_folder_is_not_made_anew_through_a_link(
     place: SetupLayout, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other" / ".venv"
-    (other / "bin").mkdir(parents=True)
+    other = tmp_path / "other"
+    place.venv.rename(other)
     place.venv.symlink_to(other)
     with pytest.raises(say.SetupError, match="is a link to the environment of another folder"):
         environment._make_venv(place)
