@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -37,10 +38,20 @@ def relayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield up
 
 
-def process(up: Running, name: str) -> psutil.Process:
-    """Of the router, by what the system calls it."""
-    children = psutil.Process(present(up.router_pid)).children()
-    return next(child for child in children if child.name() == name)
+async def process(up: Running, name: str) -> psutil.Process:
+    """Of the router, by what the system calls it, once it is there: another one may be about to be
+    started in its place."""
+    found: list[psutil.Process] = []
+
+    async def there() -> bool:
+        for child in psutil.Process(present(up.router_pid)).children():
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == name and child.status() != psutil.STATUS_ZOMBIE:
+                    found.append(child)
+        return bool(found)
+
+    await calls.until(there, f"{name} is there")
+    return found[0]
 
 
 def prompts(name: str, count: int) -> list[list[int]]:
@@ -66,7 +77,7 @@ def test_a_decider_that_is_killed_costs_nothing(
         sending = asyncio.create_task(calls.all_of(relayed.router_url, bodies, CONCURRENCY))
         for _ in range(3):
             await asyncio.sleep(0.5)
-            process(relayed, DECIDER).kill()
+            (await process(relayed, DECIDER)).kill()
         return await sending
 
     answers = calls.run(scenario())
@@ -110,7 +121,7 @@ def test_a_relay_that_is_killed_costs_its_own_clients_alone(
             return len(begun) == len(asked)
 
         await calls.until(all_run, "all of them have begun")
-        relay = process(relayed, "tk-relay-1")
+        relay = await process(relayed, "tk-relay-1")
         dying.update(each.raddr.port for each in relay.net_connections("tcp") if each.raddr)
         relay.kill()
         return await asyncio.gather(*running)
@@ -147,7 +158,7 @@ def test_a_killed_worker_and_a_killed_decider_together(
         sending = asyncio.create_task(calls.all_of(relayed.router_url, bodies, CONCURRENCY))
         await asyncio.sleep(0.8)
         os.kill(victim(relayed, name, "scheduler"), signal.SIGKILL)
-        process(relayed, DECIDER).kill()
+        (await process(relayed, DECIDER)).kill()
         return await sending
 
     right(calls.run(scenario()), asked, reference)
@@ -178,7 +189,7 @@ def test_streams_move_between_workers_while_the_decider_is_replaced(
                 except aiohttp.ClientError:
                     pass  # whom it asked has just been killed
                 if turn % 25 == 0:
-                    process(relayed, DECIDER).kill()
+                    (await process(relayed, DECIDER)).kill()
                 await asyncio.sleep(0.05)
             return await asyncio.gather(*running)
 
@@ -197,7 +208,7 @@ def test_an_upgrade_under_load_costs_nothing(relayed: Running, reference: Refere
     for policy in ("eldr", "br0"):
         asked, long = prompts(f"upgrade-{policy}", 3 * REQUESTS), prompts(f"long-{policy}", 4)
         bodies = [calls.greedy(ids, TOKENS, stream=n % 4 > 0) for n, ids in enumerate(asked)]
-        before, pid = process(relayed, DECIDER).pid, relayed.router_pid
+        before, pid = calls.run(process(relayed, DECIDER)).pid, relayed.router_pid
 
         async def scenario(
             policy: str = policy,
@@ -223,5 +234,5 @@ def test_an_upgrade_under_load_costs_nothing(relayed: Running, reference: Refere
         after = calls.run(state(relayed.router_url))
         assert after["policies"]["decode"] == policy, "what was switched outlives it"
         assert after["parked"] == after["running"] == after["retried"] == after["resumed"] == 0
-        assert relayed.router_pid == pid and process(relayed, DECIDER).pid != before
+        assert relayed.router_pid == pid and calls.run(process(relayed, DECIDER)).pid != before
     assert relayed.supervisor.fleet.processes["router"].restarts == restarts
