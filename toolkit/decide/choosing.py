@@ -75,11 +75,13 @@ class Chooser:
         suspect = request.record.suspect
         if suspect:
             usable = _others(usable, ranks, request.record.failed_by)
-        if credit:
+        if credit and left:
             usable = [
                 ok and rank.credit > min(left, rank.worker.share - 1)
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
+        elif credit:  # of hundreds of ranks nobody's share is asked for
+            usable = [ok and rank.credit > 0 for ok, rank in zip(usable, ranks, strict=True)]
         if suspect:
             usable = [
                 ok and self.probation.free(rank.worker.name)

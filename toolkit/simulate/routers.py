@@ -28,7 +28,7 @@ class SimulatedRouters:
         self._by_state = {state: each for each in routers for state in each.rank_states}
         for states in zip(*(router.rank_states for router in routers), strict=True):
             for state in states:
-                state.everybody = states
+                state.ledger.there = states[0].ledger.there
 
     @property
     def moves(self) -> SimulatedMoves | None:

@@ -4,7 +4,7 @@ ranks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from toolkit.decide.ledger import Ledger
@@ -35,20 +35,28 @@ class SimulatedServer(WorkerState):
         self.ranks = [SimulatedRankState(self, rank, group) for rank, group in ranks]
 
 
+@dataclass(slots=True)
+class Waiting:
+    """Requests that are on their way to a rank, or wait there, and their KV tokens; of all routers
+    that send any there."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
 class WaitingLedger(Ledger):
     """What is bound to a rank and has not begun there: nothing else of a simulated rank has to be
     found out."""
 
     def __init__(self) -> None:
         super().__init__(complete=False)
-        self.waiting = self.waiting_tokens = 0
-        """Requests that are on their way there, or wait there, and their KV tokens."""
+        self.there = Waiting()
         self.sent: list[int] | None = None
         """KV tokens of what was sent since a load was published; None: none was."""
 
     def begin(self, tokens: int, now: float) -> int:
-        self.waiting += 1
-        self.waiting_tokens += tokens
+        self.there.requests += 1
+        self.there.tokens += tokens
         if self.sent is not None:
             self.sent.append(tokens)
         return super().begin(tokens, now)
@@ -59,8 +67,8 @@ class WaitingLedger(Ledger):
 
     def began(self, tokens: int) -> None:
         """One of so many KV tokens goes on there, or does not come."""
-        self.waiting -= 1
-        self.waiting_tokens -= tokens
+        self.there.requests -= 1
+        self.there.tokens -= tokens
 
 
 class SimulatedRankState(RankState):
@@ -75,8 +83,6 @@ class SimulatedRankState(RankState):
         self.unbegun: dict[Request, None] = {}
         """Requests that were sent here and have said nothing yet."""
         self._published: Load | None = None
-        self.everybody: tuple[SimulatedRankState, ...] = (self,)
-        """What each router knows of the same rank."""
 
     def begin_anew(self) -> None:
         super().begin_anew()
@@ -84,15 +90,14 @@ class SimulatedRankState(RankState):
 
     def live(self) -> Load:
         """As it is now."""
-        rank, loop = self.rank, self.loop
+        rank, loop, there = self.rank, self.loop, self.ledger.there
         computing = loop.computing(rank.place)
-        waiting_tokens = sum(each.ledger.waiting_tokens for each in self.everybody)
         return Load(
             running=len(rank.running),
-            waiting=sum(each.ledger.waiting for each in self.everybody),
+            waiting=there.requests,
             used_tokens=loop.kv_of(rank.place) + computing,
             total_tokens=rank.capacity,
-            waiting_tokens=max(0, waiting_tokens - computing),
+            waiting_tokens=max(0, there.tokens - computing),
         )
 
     def publish(self) -> None:
