@@ -36,7 +36,7 @@ class SimulatedServer(WorkerState):
 
 
 @dataclass(slots=True)
-class Waiting:
+class NotBegun:
     """Requests that are on their way to a rank, or wait there, and their KV tokens; of all routers
     that send any there."""
 
@@ -50,7 +50,7 @@ class WaitingLedger(Ledger):
 
     def __init__(self) -> None:
         super().__init__(complete=False)
-        self.there = Waiting()
+        self.there = NotBegun()
         self.sent: list[int] | None = None
         """KV tokens of what was sent since a load was published; None: none was."""
 

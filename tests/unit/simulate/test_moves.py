@@ -38,7 +38,7 @@ from toolkit.simulate.plain import PlainRank
 from toolkit.simulate.request import Request
 from toolkit.simulate.router import SimulatedRouter
 from toolkit.simulate.simulation import Simulation
-from toolkit.simulate.worker_states import Waiting
+from toolkit.simulate.worker_states import NotBegun
 from toolkit.simulate.workloads.patterns import with_rows
 
 STAGES = ({"upto": 250, "replicas": 1}, {"upto": 600, "replicas": 1}, {"replicas": 1})
@@ -137,7 +137,7 @@ def nothing_is_left(kept: list[Request], simulation: Simulation) -> None:
 def nobody_is_left(router: SimulatedRouter) -> None:
     for state in router.rank_states:
         assert not state.inflight and not state.inflight_tokens and not state.unbegun
-        assert state.ledger.there == Waiting()
+        assert state.ledger.there == NotBegun()
         assert not state.rank.coming and not state.rank.running and not state.rank.retracted
     if router.followed is not None:
         assert not len(router.followed)

@@ -23,7 +23,7 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.reserve import NewTokenRatio
 from toolkit.simulate.session import with_policies
 from toolkit.simulate.simulation import Simulation
-from toolkit.simulate.worker_states import Waiting
+from toolkit.simulate.worker_states import NotBegun
 
 POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "gimbal", "least_tokens")
 STEP = 0.01
@@ -90,7 +90,7 @@ def finished(simulation: Simulation, made: list[Request]) -> None:
         assert not group.requests.any() and not group.kv.any() and not group.coming.any()
     assert all(not rank.prompts.waiting and not rank.shared for rank in simulation.ranks)  # type: ignore[attr-defined]
     assert all(
-        not s.inflight and s.ledger.there == Waiting() for s in simulation.router.rank_states
+        not s.inflight and s.ledger.there == NotBegun() for s in simulation.router.rank_states
     )
 
 

@@ -20,7 +20,7 @@ from toolkit.simulate.fleet import Machine
 from toolkit.simulate.loop import Loop
 from toolkit.simulate.request import Request
 from toolkit.simulate.simulation import Simulation
-from toolkit.simulate.worker_states import Waiting
+from toolkit.simulate.worker_states import NotBegun
 from toolkit.simulate.workloads.patterns import with_rows
 
 POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "level", "gimbal")
@@ -84,7 +84,7 @@ def test_every_request_ends_once_with_all_its_tokens(policy: Any, loop: str) -> 
     ranks = simulation.router.decider.ranks
     assert all(rank.credit == made.router.parked_per_prefill for rank in ranks.of("prefill"))
     assert all(
-        not rank.inflight and rank.ledger.there == Waiting()
+        not rank.inflight and rank.ledger.there == NotBegun()
         for rank in simulation.router.rank_states
     )
     assert not simulation.router.decider.attempts.requests
