@@ -1,6 +1,7 @@
 """Every policy against the same properties, and each one's own formula."""
 
 from collections import Counter
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -62,7 +63,9 @@ def test_only_healthy_workers_and_the_same_choices_under_a_seed(
 ) -> None:
     one, two = make_policy(name, seed), make_policy(name, seed)
     for workers, request in steps:
+        before = deepcopy(workers)
         decision = one.choose(workers, request)
+        assert workers == before, "views are kept for the next decision"
         assert decision == two.choose(workers, request)
         if any(worker.healthy for worker in workers):
             assert decision is not None
