@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from toolkit.simulate.costs import links_of, minds_lengths
@@ -154,12 +155,10 @@ class Loop(ABC):
 
     def kv_now(self) -> list[int]:
         """KV tokens of each rank's batch now, at the last boundary."""
-        import numpy as np
-
         taken = self.taken()
         if taken != self._kv_after:
             kv = self.kv + self.requests * (taken * self.pace) if taken else self.kv
-            self._kv_after, self._kv_now = taken, np.ceil(kv).astype(np.int64).tolist()
+            self._kv_after, self._kv_now = taken, [*map(ceil, kv.tolist())]
         return self._kv_now
 
     def kv_of(self, place: int) -> int:
