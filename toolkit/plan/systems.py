@@ -13,15 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.class_ratios import CLASSES
-from toolkit.bench.suite.questions import (
-    E2E,
-    Asked,
-    Question,
-    SuiteArm,
-    changed,
-    questions_for,
-    variant,
-)
+from toolkit.bench.suite.question import E2E, Asked, Question, SuiteArm
+from toolkit.bench.suite.questions import questions_for
+from toolkit.bench.suite.variants import changed, variant
 from toolkit.bench.suite.verdicts import SuiteVerdict, judge
 from toolkit.contract.request_class import RequestClass
 from toolkit.launch.errors import LaunchError

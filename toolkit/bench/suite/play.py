@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from toolkit.bench.compare import judged
 from toolkit.bench.metrics import Slo
 from toolkit.bench.runner import BenchLoad, new_session, play
-from toolkit.bench.suite.questions import BASE, Asked, Question, SuiteArm, variant
+from toolkit.bench.suite.question import BASE, Asked, Question, SuiteArm
 from toolkit.bench.suite.traffic import SuiteLoad, rounds_of
+from toolkit.bench.suite.variants import variant
 from toolkit.bench.suite.verdicts import PER_START, SuiteVerdict, all_decided, judge, shown
 from toolkit.bench.target import discover, flush_caches, get_json, set_policy, worker_urls
 from toolkit.bench.workload import Workload, backwards

@@ -17,7 +17,7 @@ from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.stats import Ratio, paired_ratio
 
 if TYPE_CHECKING:
-    from toolkit.bench.suite.questions import Question, SuiteArm, SuiteMetric
+    from toolkit.bench.suite.question import Question, SuiteArm, SuiteMetric
 
 Answer = Literal["on", "off", "undecided"]
 Rounds = Mapping[int, Mapping[str, Any]]

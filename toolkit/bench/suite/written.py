@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit import __version__
-from toolkit.bench.suite.questions import BASE, Changes, changed
+from toolkit.bench.suite.question import BASE, Changes
+from toolkit.bench.suite.variants import changed
 from toolkit.bench.suite.verdicts import median, price_text
 from toolkit.policies import make_policy
 from toolkit.report import html

@@ -16,7 +16,8 @@ from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.errors import BenchError
 from toolkit.bench.source import Source
 from toolkit.bench.suite.play import Suite
-from toolkit.bench.suite.questions import Question, SuiteArm, questions_for
+from toolkit.bench.suite.question import Question, SuiteArm
+from toolkit.bench.suite.questions import questions_for
 from toolkit.bench.suite.traffic import SuiteLoad, with_classes
 from toolkit.bench.suite.written import as_json, chosen, write_deployment, write_page
 from toolkit.bench.workload import Item, Workload

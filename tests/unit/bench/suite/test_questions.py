@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.suite.questions import BASE, Asked, changed, questions_for, variant
+from toolkit.bench.suite.question import BASE, Asked
+from toolkit.bench.suite.questions import questions_for
+from toolkit.bench.suite.variants import changed, variant
 from toolkit.resources import recipes_dir
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.systems import systems_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolkit.bench.class_ratios import CLASSES
-from toolkit.bench.suite.questions import (
+from toolkit.bench.suite.question import (
     BE_E2E,
     E2E,
     LS_TTFT,
