@@ -6,7 +6,7 @@ router is switched to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,8 +55,9 @@ class Question:
     in (`written.chosen`).
 
     `also`: the system together with an alternative, where both go together. `takes_best`: where it
-    is off, the file gets what the best alternative changes. `beside`: what has to run beside a
-    deployment with it.
+    is off, the file gets what the best alternative changes, if that beats the first of them, the
+    plainest. `beside`: what has to run beside a
+    deployment with it. `settle`: decode steps of a start before a round counts, on every arm alike.
     """
 
     system: Subject
@@ -70,6 +71,7 @@ class Question:
     also: tuple[SuiteArm, ...] = ()
     takes_best: bool = False
     beside: str = ""
+    settle: int = 0
 
     @property
     def with_it(self) -> tuple[SuiteArm, ...]:
@@ -92,8 +94,7 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class MovingExperts:
     """Of a variant whose experts move while it serves. `steps`: decode steps between two looks at
-    the load. So many are run before a round counts, so that experts lie where the traffic wants
-    them. `relocates`: `toolkit relocate` moves them, which runs beside it; else SGLang does."""
+    the load. `relocates`: `toolkit relocate` moves them, which runs beside it; else SGLang does."""
 
     steps: int
     relocates: bool
@@ -107,3 +108,18 @@ class Asked:
     moving: dict[str, MovingExperts] = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+
+    def only(self, subjects: Sequence[str]) -> None:
+        """Ask about these alone; all where none is named.
+
+        ValueError: one cannot be asked about; the message says why.
+        """
+        if not subjects:
+            return
+        why: dict[str, str] = {each.system: each.why for each in self.left_out}
+        known = [question.system for question in self.questions]
+        for name in subjects:
+            if name not in known:
+                told = why.get(name, f"no such question: {', '.join(known)} can be asked")
+                raise ValueError(f"{name}: {told}")
+        self.questions = [each for each in self.questions if each.system in subjects]

@@ -9,6 +9,11 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from toolkit.bench.suite.expert_questions import (
+    PlacedExperts,
+    ask_placement,
+    ask_relocation,
+)
 from toolkit.bench.suite.question import (
     BASE,
     BE_E2E,
@@ -29,7 +34,10 @@ from toolkit.policies import BALANCERS
 CHUNKS = (512,)
 """Of the alternative to stops between layers: latency-sensitive prompts first, and best-effort ones
 in chunks that are over soon. Each takes starts of its own."""
+NO_PROFILE = "no profile: toolkit profile --deployment FILE --out FOLDER, then router.profile"
+NOT_PLACED = PlacedExperts(why=NO_PROFILE)
 _BARE: Changes = {
+    "restart": {"max_restarts": 0},
     "capture_experts": False,
     "prefill": {"preempt": None},
     "decode": {"preempt": None, "stages": None, "relocate": False, "expert_placement": None},
@@ -38,24 +46,27 @@ _BARE: Changes = {
         "dispatch": "late", "decode_policy": "shortest_queue",
     },
 }  # fmt: skip
-"""Nothing of ours but late dispatch, and no worker that keeps experts for somebody."""
+"""Nothing of ours but late dispatch, and no worker that keeps experts for somebody. Who dies is no
+result, so there is no second try: an arm that cannot start here says so soon."""
 
 
-def questions_for(document: Mapping[str, Any], chunks: Sequence[int] = CHUNKS) -> Asked:
+def questions_for(
+    document: Mapping[str, Any],
+    chunks: Sequence[int] = CHUNKS,
+    placed: PlacedExperts = NOT_PLACED,
+) -> Asked:
     """All that can be asked of the deployment that the file describes. `chunks`: of prompts that
-    are not stopped between layers, the best of which is the alternative.
+    are not stopped between layers, the best of which is the alternative. `placed`: experts, by the
+    file's profile.
 
     Raises:
         ValueError: nothing can be.
     """
-    if (
-        document.get("mode", "pd") != "pd"
-        or router_of(document).get("kind", "toolkit") != "toolkit"
-    ):
+    router = router_of(document)
+    if document.get("mode", "pd") != "pd" or router.get("kind", "toolkit") != "toolkit":
         raise ValueError("the suite is for prefill and decode workers behind this project's router")
-    asked = Asked(
-        {BASE: {**_BARE, "decode": {**_BARE["decode"], "replicas": replicas_of(document)}}}
-    )
+    decode = {**_BARE["decode"], "replicas": replicas_of(document)}
+    asked = Asked({BASE: {**_BARE, "decode": decode}})
     others = tuple(
         SuiteArm(name, BASE, {"dispatch": "late", "decode": name})
         for name in (*BALANCERS, *(f"pooled@{name}" for name in BALANCERS))
@@ -80,9 +91,8 @@ def questions_for(document: Mapping[str, Any], chunks: Sequence[int] = CHUNKS) -
     _ask_moves(document, asked, queue)
     _ask_stages(document, asked, queue)
     _ask_draft(document, asked, queue)
-    asked.left_out.append(
-        LeftOut("relocated experts", "not asked yet: it needs expert-parallel servers on GPUs")
-    )
+    ask_relocation(document, asked, queue, placed)
+    ask_placement(document, asked, queue, placed)
     return asked
 
 
@@ -107,8 +117,7 @@ def _ask_balance(document: Mapping[str, Any], asked: Asked, others: tuple[SuiteA
 def _ask_experts(document: Mapping[str, Any], asked: Asked, others: tuple[SuiteArm, ...]) -> None:
     profile, servers = router_of(document).get("profile"), replicas_of(document)
     if profile is None:
-        why = "no profile: toolkit profile --deployment FILE --out FOLDER, then router.profile"
-        asked.left_out.append(LeftOut("expert locality", why))
+        asked.left_out.append(LeftOut("expert locality", NO_PROFILE))
         return
     if servers < 2 and role_of(document, "decode").get("dp_attention", False):
         why = "there is one decode server, whose ranks share their experts"
