@@ -33,6 +33,7 @@ EPLB, INTERVAL, CHUNK = (
     "eplb-rebalance-num-iterations",
     "eplb-rebalance-layers-per-chunk",
 )
+BUFFER = "expert-distribution-recorder-buffer-size"
 LOCATION, OVERLAP = "init-expert-location", "enable-two-batch-overlap"
 EVERY = 1000
 """SGLang's own interval, in forwards."""
@@ -76,6 +77,8 @@ def ask_relocation(
     for often in dict.fromkeys((every, max(1, every // OFTENER))):
         name = f"EPLB every {often}"
         flags = {EPLB: True, INTERVAL: often, CHUNK: int(args.own(CHUNK) or LAYERS)}
+        if kept := args.own(BUFFER):
+            flags[BUFFER] = min(int(kept), often)  # else SGLang refuses to start
         asked.variants[name] = {"decode": {"args": args.having(flags)}}
         asked.moving[name] = MovingExperts(often, relocates=False)
         others.append(SuiteArm(name, name, queue.policies))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toolkit.bench.suite.expert_questions import (
+    BUFFER,
     CHUNK,
     EPLB,
     INTERVAL,
@@ -127,11 +128,12 @@ def test_relocation_is_asked_against_eplb_and_experts_that_stay() -> None:
 
 
 def test_flags_of_the_file_are_kept_as_it_spells_them() -> None:
-    given = {"enable_eplb": True, INTERVAL: 80, CHUNK: 2, LOCATION: "mine.json"}
+    given = {"enable_eplb": True, INTERVAL: 80, CHUNK: 2, LOCATION: "mine.json", BUFFER: 60}
     _, decode = arms_of(wide(args=given), "relocated experts")
     args = {name: args_of(role) for name, role in decode.items()}
     assert args["EPLB every 80"] == args_of({"args": given})
     assert args["EPLB every 20"][INTERVAL] == 20 and args["EPLB every 20"][CHUNK] == 2
+    assert args["EPLB every 20"][BUFFER] == 20, "no more than the interval, or it does not start"
     assert args["relocated"][LOCATION] == "mine.json" and EPLB not in args["relocated"]
     assert args["placed by the file"][LOCATION] == "mine.json"
     assert EPLB not in args["placed by the file"]
