@@ -158,7 +158,8 @@ def test_relocation_is_asked_against_experts_that_sglang_moves(tmp_path: Path) -
     assert verdict.price is not None
     ours, eplb = suite.moved
     assert eplb.times >= 1, "EPLB is no rival that never looks"
-    assert ours.balance is not None and 1 <= ours.balance[1] <= ours.balance[0] * 1.2
+    assert ours.balance is not None
+    assert all(1 <= each <= 2 for each in ours.balance), "of two ranks"
     files = {"relocated": False, "EPLB every 60": True, "base": False}
     for name, theirs in files.items():
         decode = json.loads((tmp_path / f"{name}.yaml").read_text())["decode"]

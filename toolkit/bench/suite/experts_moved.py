@@ -146,7 +146,8 @@ async def _ask(url: str, found: ExpertsMoved) -> None:
             raise BenchError(f"toolkit relocate moves nothing on {name}: {each['state']}")
     decisions = [each["decided"] for each in servers.values() if each["decided"]]
     found.times = sum(each["orders"] for each in servers.values())
-    found.longest_s = max((each["longest_s"] for each in servers.values()), default=None)
+    if found.times:
+        found.longest_s = max(each["longest_s"] for each in servers.values())
     if decisions:
         first = max(each[0]["balance"][0] for each in decisions)
         last = max(_in_the_end(each) for each in decisions)
