@@ -14,6 +14,7 @@ from toolkit.router.drains import Drains
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
+from toolkit.router.others.exchange import NoticeExchange
 from toolkit.router.policy_figures import PolicyCollector
 from toolkit.router.prefills import FinishedPrefills
 from toolkit.router.stage_figures import RebalanceCollector, StageCollector
@@ -41,6 +42,7 @@ class ControlPlane:
             config, config.secret(config.worker_api_key_env)
         )
         known_workers.listen(metrics)
+        self.notices = NoticeExchange(known_workers, metrics)
         self.locality = load_locality(config, known_workers)
         self.policies = ActivePolicies(config, known_workers, metrics, self.switches, self.locality)
         self.planning = StagePlanning(known_workers.channel)
@@ -77,6 +79,7 @@ class ControlPlane:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self.notices.stop()
         if self.locality is not None:
             await self.locality.stop()
         self.policies.record.close()
