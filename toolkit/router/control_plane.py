@@ -24,6 +24,7 @@ from toolkit.router.switches import Switches
 if TYPE_CHECKING:
     from toolkit.router.asks import AskedPlane
     from toolkit.router.eldr.locality import Locality
+    from toolkit.router.eldr.shared_centroids import SharedCentroids
     from toolkit.settings.router.config import RouterConfig
 
 
@@ -44,6 +45,7 @@ class ControlPlane:
         known_workers.listen(metrics)
         self.notices = NoticeExchange(known_workers, metrics)
         self.locality = load_locality(config, known_workers)
+        self.centroids = share_centroids(self.locality, self.notices, known_workers)
         self.policies = ActivePolicies(config, known_workers, metrics, self.switches, self.locality)
         self.planning = StagePlanning(known_workers.channel)
         known_workers.listen(self.planning)
@@ -71,6 +73,8 @@ class ControlPlane:
         """Listen to workers."""
         if self.locality is not None:
             self.locality.start()
+        if self.centroids is not None:
+            self.centroids.start()
         for worker in self.known_workers.workers:
             task = asyncio.create_task(Watcher(worker, self.known_workers, self.config).run())
             self._watchers.append(task)
@@ -80,6 +84,8 @@ class ControlPlane:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
         await self.notices.stop()
+        if self.centroids is not None:
+            await self.centroids.stop()
         if self.locality is not None:
             await self.locality.stop()
         self.policies.record.close()
@@ -96,3 +102,16 @@ def load_locality(config: RouterConfig, known_workers: KnownWorkers) -> Locality
     from toolkit.router.eldr.locality import Locality
 
     return Locality(config, known_workers)
+
+
+def share_centroids(
+    locality: Locality | None, notices: NoticeExchange, known_workers: KnownWorkers
+) -> SharedCentroids | None:
+    """What has all routers use the same centroids; None: this one has none."""
+    if locality is None:
+        return None
+    from toolkit.router.eldr.shared_centroids import SharedCentroids
+
+    shared = SharedCentroids(locality, notices)
+    known_workers.listen(shared)
+    return shared
