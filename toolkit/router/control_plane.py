@@ -15,6 +15,7 @@ from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.others.exchange import NoticeExchange
+from toolkit.router.others.findings import SharedFindings
 from toolkit.router.policy_figures import PolicyCollector
 from toolkit.router.prefills import FinishedPrefills
 from toolkit.router.stage_figures import RebalanceCollector, StageCollector
@@ -44,6 +45,7 @@ class ControlPlane:
         )
         known_workers.listen(metrics)
         self.notices = NoticeExchange(known_workers, metrics)
+        known_workers.listen(SharedFindings(known_workers, self.notices))
         self.locality = load_locality(config, known_workers)
         self.centroids = share_centroids(self.locality, self.notices, known_workers)
         self.policies = ActivePolicies(config, known_workers, metrics, self.switches, self.locality)

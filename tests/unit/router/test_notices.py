@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from tests.standin.cluster import Cluster
-from tests.unit.router.cluster_calls import post, run
+from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.contract.headers import ROUTER
 from toolkit.contract.notices import Notice
 from toolkit.contract.paths import EVENTS, NOTICES
@@ -169,24 +169,24 @@ def test_who_has_the_workers_key_alone_cannot_abort_in_a_clients_name(tmp_path: 
                     event = json.loads(await stream.content.readline())
                     names = set(event.get("names", ())) - {"forger"}
                     own = names.pop() if names else ""
-                bodies = [
+                orders = [
                     {"rid": "mine", "caller": "alice", "admin": False},
                     {"rid": "mine", "caller": "", "admin": True},
                     {"rid": None, "caller": "", "admin": True},
                     {"rid": "mine", "caller": "alice", "admin": True},
                 ]
-                for number, each in enumerate(bodies):
+                for number, each in enumerate(orders):
                     text = json.dumps(each)
                     notice = Notice("forger", f"n{number}", "abort", own, body=text, proof="0" * 64)
                     raw = msgspec.json.encode(notice)
                     async with one.session.post(at + NOTICES, data=raw) as answer:
                         assert (await answer.json())["told"] == [own]
                 answers: list[Any] = []
-                while len(answers) < len(bodies):
+                while len(answers) < len(orders):
                     event = json.loads(await stream.content.readline())
                     answers += [event] if event["type"] == "notice" else []
                 said = [json.loads(each["body"]) for each in answers]
-                assert said == [{"aborted": 0, "refused": True}] * len(bodies)
+                assert said == [{"aborted": 0, "refused": True}] * len(orders)
             assert not mine.done()
             assert await abort(one, {"rid": "mine"}, headers=ALICE) == (200, {"aborted": 1})
             await mine
@@ -227,3 +227,89 @@ def test_a_worker_that_hangs_and_a_router_that_does_cost_a_second_at_most() -> N
             assert await abort(other, {"rid": "nobody's"}) == (200, {"aborted": 0})
 
     run(main())
+
+
+def test_a_request_that_failed_workers_of_one_router_costs_another_one_none() -> None:
+    async def main() -> None:
+        args = ["--token-ms", "5"]
+        async with (
+            Cluster(decodes=4, worker_args=args) as one,
+            Cluster(beside=one) as other,
+        ):
+            await both(one, other)
+            poison = bodies(20, poison="decode", announced=True)["/v1/completions"]
+            assert (await post(one, "/v1/completions", poison))[0] == 422
+
+            def alive() -> int:
+                return sum(
+                    worker.process.poll() is None for worker in one.workers if worker.process
+                )
+
+            while alive() != 3:  # killed, and not yet gone
+                await asyncio.sleep(0.01)
+            await told(other, "quarantined", "taken")
+            status, raw = await post(other, "/v1/completions", poison | {"rid": "again"})
+            assert status == 422 and b"a while ago" in raw
+            await asyncio.sleep(0.2)
+            assert alive() == 3
+            ordinary = bodies(4)["/v1/completions"]
+            assert (await post(other, "/v1/completions", ordinary))[0] == 200
+
+    run(main())
+
+
+def test_a_worker_that_one_router_has_ejected_is_probed_by_the_other_one() -> None:
+    """One that fails there as well is out after one request, one that is well serves on."""
+
+    async def main() -> None:
+        config = {"decode_policy": "round_robin"}
+        path, body = "/v1/completions", bodies(4)["/v1/completions"]
+        async with (
+            Cluster(decodes=3, config=config) as one,
+            Cluster(config=config, beside=one) as other,
+        ):
+            await both(one, other)
+            for well in (False, True):
+                await one.make("decode-1", "500")
+                while await told(one, "ejected", "sent", wait=False) < 1 + well:
+                    assert (await post(one, path, body))[0] == 200
+                await told(other, "ejected", "taken", 1 + well)
+                if well:
+                    await one.make("decode-1", "well")
+                before = (await one.stats("decode-1"))["posts"]
+                for _ in range(12):
+                    assert (await post(other, path, body))[0] == 200
+                after = (await one.stats("decode-1"))["posts"]
+                if well:
+                    assert after - before == 4
+                    break
+                assert after - before == 1, "it would have been three"
+                await one.make("decode-1", "well")
+                for each in (one, other):
+                    while not await served(each, "decode-1", body):
+                        await asyncio.sleep(0.2)
+
+    run(main())
+
+
+async def figure(at: Cluster, name: str) -> float:
+    async with at.session.get(f"{at.url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    found = [line for line in lines if line.startswith(f"toolkit_router_{name} ")]
+    return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+
+async def told(at: Cluster, kind: str, outcome: str, count: int = 1, wait: bool = True) -> float:
+    """So many notices of a kind."""
+    name = f'notices_total{{kind="{kind}",outcome="{outcome}"}}'
+    while (now := await figure(at, name)) < count and wait:
+        await asyncio.sleep(0.02)
+    return now
+
+
+async def served(at: Cluster, worker: str, body: dict[str, Any]) -> bool:
+    """Whether it gets one of a few requests."""
+    before = (await at.stats(worker))["served"]
+    for _ in range(3):
+        assert (await post(at, "/v1/completions", body))[0] == 200
+    return bool((await at.stats(worker))["served"] > before)
