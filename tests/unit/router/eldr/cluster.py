@@ -56,7 +56,7 @@ def write_profile(folder: Path, workers: int = 4, requests: int = REQUESTS) -> s
     model = profile.model.model_copy(update={"fingerprint": FINGERPRINT, "layers": MODEL_LAYERS})
     figures = {
         "model": model,
-        "rho": profile.rho.model_copy(update={"mask": MASK, "curve": (0.5, 0.6, 0.5)}),
+        "rho": profile.rho.model_copy(update={"mask": MASK, "curve": (0.5, *[0.6] * (len(MASK) - 1), 0.5)}),
         "data": profile.data.model_copy(update={"prompt_tokens": requests * TOKENS}),
         "centroids": profile.centroids.model_copy(
             update={"sizes": tuple(sizes.tolist()), "bound": int(sizes.max())}
