@@ -100,7 +100,8 @@ async def centroids(folder: Path, workers: int) -> dict[str, float]:
         await both(one, other)
         await until(other, lambda state: not state["eldr"]["fits_here"])
         await sample.Traffic(one).many([4, 5, 6, 7] * 40)
-        before, took = (await one.state())["eldr"]["version"], []
+        took: list[float] = []
+        before = (await one.state())["eldr"]["version"]
         for _ in range(5):
             status, told = await sample.admin(one, "refit", {"force": True})
             assert status == 200, told
