@@ -124,6 +124,28 @@ def test_a_client_reaches_its_own_requests_only_at_whichever_router(tmp_path: Pa
     run(main())
 
 
+def test_a_client_that_asks_without_end_keeps_nobody_else_from_asking(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = keyed(tmp_path, "alice", "bob")
+        async with Cluster(config=config, env=ENV, worker_args=SLOW) as one:
+            flood = [abort(one, {"rid": f"x{n}"}, headers=ALICE) for n in range(300)]
+            alone = await asyncio.gather(*flood)
+            assert {status for status, _ in alone} == {200}, "there is nobody to ask"
+            async with Cluster(config=config, env=ENV, beside=one) as other:
+                for each in (one, other):
+                    each.admin_port = each.port
+                await both(one, other)
+                mine = asyncio.create_task(post(one, "/generate", body("mine"), headers=BOB))
+                await one.until(lambda state: state["running"] == 1)
+                flood = [abort(other, {"rid": f"x{n}"}, headers=ALICE) for n in range(300)]
+                answers = await asyncio.gather(*flood)
+                assert {status for status, _ in answers} == {200, 429}
+                assert await abort(other, {"rid": "mine"}, headers=BOB) == (200, {"aborted": 1})
+                assert (await mine)[0] == 499
+
+    run(main())
+
+
 def test_a_name_that_another_router_gives_another_key_is_another_client(tmp_path: Path) -> None:
     """A key file of its own, with somebody else's key under the same name, opens nothing."""
 
