@@ -17,3 +17,9 @@ def newest(own: int, others: Mapping[str, int]) -> str | None:
     just come would else bring back those of the profile."""
     newer = {name: serial for name, serial in others.items() if serial > own}
     return min(newer, key=lambda name: (-newer[name], name)) if newer else None
+
+
+def follows(own: int, fitters: int) -> bool:
+    """Whether centroids of the fitter's number of fits take the place of this router's, of `own`.
+    Those of a fitter that has just come, and has not looked at the others' yet, do not."""
+    return fitters >= own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decide.fitter import fitter, newest
+from toolkit.decide.fitter import fitter, follows, newest
 
 NAMES = st.frozensets(st.text("abc", min_size=1, max_size=2), min_size=1)
 
@@ -34,3 +34,31 @@ def test_centroids_of_more_fits_are_taken_and_no_others(own: int, others: dict[s
         assert all(serial <= own for serial in others.values())
     else:
         assert others[found] == max(others.values()) > own
+
+
+def look(name: str, routers: dict[str, int]) -> None:
+    """What a router does when it looks at the others; `routers`: the fits that each has."""
+    others = {each: serial for each, serial in routers.items() if each != name}
+    fits = fitter(name, others)
+    if fits == name:
+        best = newest(routers[name], others)
+        routers[name] = routers[name] if best is None else others[best]
+    elif follows(routers[name], others[fits]):
+        routers[name] = others[fits]
+
+
+@given(
+    st.data(),
+    st.dictionaries(st.text("abcd", min_size=1, max_size=2), st.integers(0, 9), min_size=1),
+)
+def test_the_newest_centroids_are_never_lost_and_all_have_them_in_the_end(
+    data: st.DataObject, routers: dict[str, int]
+) -> None:
+    """Whoever comes, in whatever order they look at each other."""
+    most = max(routers.values())
+    for name in data.draw(st.lists(st.sampled_from(sorted(routers)), max_size=12)):
+        look(name, routers)
+        assert max(routers.values()) == most
+    for name in sorted(routers):
+        look(name, routers)
+    assert set(routers.values()) == {most}

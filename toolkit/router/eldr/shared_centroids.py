@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from toolkit.contract.numbers import Name, Serial, Small
-from toolkit.decide.fitter import fitter, newest
+from toolkit.decide.fitter import fitter, follows, newest
 from toolkit.policies.support.expert_locality import Centroids
 from toolkit.router.eldr.centroid_sets import Fit
 from toolkit.router.own_name import own_name
@@ -136,6 +136,7 @@ class SharedCentroids(WorkerListener):
         if notice.kind == PART:
             return self._part(msgspec.json.decode(notice.body, type=PartAsked))
         self._silent.discard(notice.sender)
+        self._met.discard(notice.sender)
         self._look.set()
         return None
 
@@ -188,8 +189,10 @@ class SharedCentroids(WorkerListener):
             about = await self._ask(now, PartAsked())
             if about is not None:
                 self._locality.follow(True)
-                if about.about is not None:
+                if about.about is not None and follows(self._serial, about.serial):
                     await self._take(now, about)
+                elif self._serial:  # it is to look at these
+                    self._exchange.tell(FITTED, Fitted(self._version()), to=now)
                 break
             self._silent.add(now)
         if now != self._fitter:
@@ -207,6 +210,7 @@ class SharedCentroids(WorkerListener):
         best = newest(self._serial, {name: part.serial for name, part in told.items()})
         if best is not None and told[best].about is not None:
             await self._take(best, told[best])
+            self._exchange.tell(FITTED, Fitted(self._version()))
 
     async def _ask(self, router: str, asked: PartAsked) -> PartTold | None:
         """What it answers; None: nothing, however often it is asked."""

@@ -109,7 +109,7 @@ class Ends:
     def give(self, kinds: Iterable[str], taker: SharedCentroids) -> None:
         pass
 
-    def tell(self, kind: str, body: Any) -> None:
+    def tell(self, kind: str, body: Any, to: str = "") -> None:
         self.told.append(body)
 
     async def ask(
@@ -123,6 +123,24 @@ class Ends:
         sent = msgspec.json.encode(Notice("y", "2", "answer", body=answer))
         assert len(answer) <= BODY_MAX and len(sent) <= NOTICE_MAX
         return dict.fromkeys(self.others, answer), frozenset()
+
+
+async def test_a_fitter_that_has_just_come_brings_no_old_centroids_back(profile: Any) -> None:
+    """Another router has a refit, and looks before the fitter does."""
+    first, fitting, second, following, ends = pair(profile)
+    second.assignment.exchange(moved(second))
+    kept, told = second.locality.serving, len(ends.told)
+    await following._follow()
+    assert second.locality.serving is kept and second.locality.following
+    assert len(ends.told) == told + 1, "the fitter is to look"
+    back = Ends([own_name()])
+    back.peer, fitting._exchange = following, back  # type: ignore[assignment]
+    await fitting.take_notice(Notice("x", "1", "fitted", body='{"version": "x"}'))
+    assert fitting._look.is_set()
+    await fitting._follow()
+    assert kept is not None and first.locality.serving is not None
+    assert first.locality.serving.version == kept.version
+    assert len(back.told) == 1, "and the others hear of it"
 
 
 def pair(profile: str) -> tuple[Site, SharedCentroids, Site, SharedCentroids, Ends]:
