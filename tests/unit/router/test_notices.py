@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from tests.standin.cluster import Cluster
@@ -231,7 +232,7 @@ def test_a_worker_that_hangs_and_a_router_that_does_cost_a_second_at_most() -> N
             finally:
                 os.kill(one.worker("prefill-0").pid, signal.SIGCONT)
             assert one.router is not None
-            one.router.send_signal(signal.SIGSTOP)
+            signal_all(one, signal.SIGSTOP)
             try:
                 begin = time.monotonic()
                 said = await abort(other, {"rid": "nobody's"})
@@ -240,7 +241,7 @@ def test_a_worker_that_hangs_and_a_router_that_does_cost_a_second_at_most() -> N
                 status, why = await find(other, "nobody's")
                 assert status == 404 and "gave no answer: 1" in json.dumps(why)
             finally:
-                one.router.send_signal(signal.SIGCONT)
+                signal_all(one, signal.SIGCONT)
             one.router.send_signal(signal.SIGKILL)
             one.router.wait()
             await other.until(
@@ -312,6 +313,14 @@ def test_a_worker_that_one_router_has_ejected_is_probed_by_the_other_one() -> No
                         await asyncio.sleep(0.2)
 
     run(main())
+
+
+def signal_all(router: Cluster, number: signal.Signals) -> None:
+    """To all of its processes."""
+    assert router.router is not None
+    first = psutil.Process(router.router.pid)
+    for process in (first, *first.children(recursive=True)):
+        process.send_signal(number)
 
 
 async def figure(at: Cluster, name: str) -> float:
