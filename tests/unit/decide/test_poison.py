@@ -86,9 +86,7 @@ def test_deaths_and_quarantines_are_forgotten() -> None:
     assert not quarantine.holds(b"0", 1.0) and quarantine.holds(b"1", 1.0)
 
 
-def test_what_others_have_in_quarantine_takes_no_place_and_ends_as_it_does_there() -> (
-    None
-):
+def test_what_others_have_in_quarantine_takes_no_place_and_ends_as_it_does_there() -> None:
     quarantine = Quarantine()
     quarantine.add_told(b"theirs", 10.0)
     assert quarantine.holds(b"theirs", 9.0) and not quarantine.holds(b"theirs", 10.0)
