@@ -26,6 +26,7 @@ from toolkit.contract.events import (
     encode,
 )
 from toolkit.contract.heartbeat import Beat
+from toolkit.contract.notices import Notice, Posted
 from toolkit.limited_logs import limited_logger
 
 log = limited_logger("toolkit.events")
@@ -43,6 +44,9 @@ HELD_PING_S = 0.5
 """Between two pings while the loop is held up: the router must hear of that before `silent_s`."""
 MOST_ROUTERS = 256
 """Connections of routers that count; who comes after that hears everything, and is not counted."""
+NOTICES_WAIT_MAX = 4 * 2**20
+"""Bytes that may wait for a router when it is told a notice: one that does not read is told none,
+and is not cut off for what others say."""
 PAUSE_S = 1.0
 """After something unexpected in the thread."""
 
@@ -124,6 +128,25 @@ class EventHub:
             waits = [outlet for outlet in self._routers if outlet.put(line)]
         if waits:
             self.wake()
+
+    @property
+    def routers(self) -> frozenset[str]:
+        """Names of those that listen."""
+        with self._lock:
+            return frozenset(self._routers.values())
+
+    def tell(self, notice: Notice) -> Posted:
+        """A router's notice to those that it is for; from any thread, and never waits."""
+        line = encode(notice)
+        with self._lock:
+            for_them = [
+                (name, outlet.offer(line, NOTICES_WAIT_MAX))
+                for outlet, name in self._routers.items()
+                if name == notice.to or (not notice.to and name != notice.sender)
+            ]
+        self.wake()
+        told = {name for name, taken in for_them if taken}
+        return Posted(tuple(sorted(told)), sum(not taken for _, taken in for_them))
 
     def wake(self) -> None:
         """Something waits in an outlet for its socket."""
