@@ -41,6 +41,7 @@ from typing import Any
 
 import psutil
 
+from patches.streams.event_hub import HEARTBEAT_S
 from tests.benchmarks.router_relay import floor, start_other, until_serving
 from tests.benchmarks.shared.common import Result, arguments, interval
 from tests.benchmarks.shared.load import load
@@ -193,7 +194,7 @@ async def memory(side: Side) -> float:
 
 async def idle(quick: bool, folder: Path) -> dict[str, float]:
     """Percent of a core, by relays, before workers that have nothing to do."""
-    args = ["--heartbeat", "--steps"]
+    args = ["--heartbeat", str(HEARTBEAT_S), "--steps"]
     async with Cluster(prefills=4, decodes=IDLE_WORKERS - 4, worker_args=args) as cluster:
         routers = Routers(cluster, folder)
         try:

@@ -19,7 +19,8 @@ as it is. With `--steps` decodes say what their steps were. POST /standin/mode m
 
 With `--frames` streams go into frames (`tests.standin.framing`) where a relay asks for that.
 
-With `--heartbeat` it says ten times a second whether its "scheduler" goes on. A request with
+With `--heartbeat` it says ten times a second, or every so many seconds, whether its "scheduler"
+goes on, and a ping only where it has said nothing for a second, as a real one. A request with
 `stands_after` (tokens) makes a worker of the role `stands_role` (decode) stand still there.
 
 With `--first-token` prefills tell the first token of a stream at once, as `patches.pd.first_token`
@@ -34,6 +35,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from typing import Any
 
@@ -41,6 +43,7 @@ import httptools
 import orjson
 import uvloop
 
+from patches.streams.event_hub import PING_AFTER_S
 from tests.standin.faults import MODES, Faults
 from tests.standin.framing import Frames
 from tests.standin.moving import LATE_S, Orders, ahead_of
@@ -86,6 +89,9 @@ class Server:
         self.stepped = 0
         self.batched = 0
         self.beats = 0
+        self.said_at = 0.0
+        self.quiet_s = PING_AFTER_S if args.heartbeat else 0.0
+        """Of silence, before a ping."""
         self.connections: set[Protocol] = set()
         self.faults = Faults(args.mode)
         self.taken: dict[str, dict[str, Any]] = {}
@@ -98,7 +104,7 @@ class Server:
         while True:
             self.beats += self.faults.mode != "stand"
             self.publish(events.Heartbeat(self.beats, bool(self.running)))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(self.args.heartbeat)
 
     def stand_at(self, body: dict[str, Any], tokens: int) -> None:
         """Hang from here on, if the request is such a one."""
@@ -120,6 +126,7 @@ class Server:
         step.set_result(None)
 
     def publish(self, event: events.Event) -> None:
+        self.said_at = time.monotonic()
         line = events.encode(event)
         for protocol in list(self.subscribers):
             protocol.chunk(line)
@@ -410,7 +417,8 @@ class Protocol(asyncio.Protocol):
         self.server.tell_routers()
         while True:
             await asyncio.sleep(0.25 if self.server.args.steps else 0.5)
-            self.chunk(events.encode(events.Ping()))
+            if time.monotonic() - self.server.said_at >= self.server.quiet_s:
+                self.chunk(events.encode(events.Ping()))
             self.server.publish_steps()
 
     async def generate(self) -> None:
@@ -744,7 +752,7 @@ def main() -> None:
     parser.add_argument("--placement", metavar="JSON", help="where its experts lie")
     parser.add_argument("--mute", action="store_true", help="never publish the load")
     parser.add_argument("--steps", action="store_true", help="decodes publish their steps")
-    parser.add_argument("--heartbeat", action="store_true", help="say that it goes on")
+    parser.add_argument("--heartbeat", type=float, nargs="?", const=0.1, help="say that it goes on")
     parser.add_argument("--mode", choices=MODES, default="well", help="how it is sick")
     parser.add_argument(
         "--folder", default="/srv/secret-folder/weights/standin", help="of its model, as it says"

@@ -24,6 +24,9 @@ _SECRETS = (
 )  # fmt: skip
 
 UNIT, END_TO_END = "unit tests", "end-to-end tests"
+CHECKOUT = "tests/unit/checkout"
+"""Tests that read the whole checkout (names, links, figures, checklists) and run none of it. A
+change of any file can break them, so that `lint` and the hooks before a commit run them, too."""
 SEVERAL = "router tests with two relays and frames"
 """Of a router of several processes, with `--full`: whatever one process does, several do too."""
 NOTHING_TO_RUN = 5
@@ -54,6 +57,7 @@ def lint_steps(layout: SetupLayout) -> List[Step]:
             [str(layout.python), "-m", "mkdocs", "build", "-q", "-s", "-f", "docs/mkdocs.yml"],
         ),
         ("mypy", [str(layout.python), "-m", "mypy"]),
+        ("checks of the checkout", [str(layout.python), "-m", "pytest", "-q", "-n", "2", CHECKOUT]),
     ]
 
 
@@ -76,7 +80,8 @@ def test_steps(
         return [*kernels, ("named tests", [*pytest, *extra])]
     processes = str(len(os.sched_getaffinity(0)) + 3)
     spread = ["-n", processes, "--dist", "worksteal"]
-    steps = [(UNIT, [*pytest, *spread, "tests/unit", *extra]), *kernels]
+    unit = [*pytest, *spread, "tests/unit", f"--ignore={CHECKOUT}", *extra]
+    steps = [(UNIT, unit), *kernels]
     if scope == FULL:
         other = ["env", "TOOLKIT_TEST_RELAYS=2", "TOOLKIT_TEST_FRAMES=1"]
         steps.append((SEVERAL, [*other, *pytest, *spread, "tests/unit/router", *extra]))

@@ -1,7 +1,5 @@
 """Hosts, ports and URLs as text."""
 
-import ast
-import re
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -108,55 +106,6 @@ def test_who_listens_on_all_addresses_is_reached_by_its_own_family(
 def test_loopback_of_the_same_family() -> None:
     found = [loopback_like(host) for host in ("::", "fd00::1", "10.0.0.1", "localhost")]
     assert found == ["::1", "::1", "127.0.0.1", "127.0.0.1"]
-
-
-def _by_hand(text: str) -> list[int]:
-    """Lines that put an address or a URL together by hand: a value, a colon, another value."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.JoinedStr):
-            continue
-        shape = "".join(
-            each.value if isinstance(each, ast.Constant) else f"{{{ast.unparse(each.value)}}}"  # type: ignore[attr-defined, misc]
-            for each in node.values
-        )
-        host = r"\{[^{}]*(?:host|address|addr|reach|own|head|loopback)[^{}]*\}"
-        if re.search(r"(?:https?|tcp)://\{", shape) or re.search(
-            rf"{host}:\{{|\[{host}\]|://(?:127\.0\.0\.1|localhost):\{{", shape, re.IGNORECASE
-        ):
-            found.append(node.lineno)
-    return found
-
-
-def test_the_search_finds_what_it_is_for() -> None:
-    for text in (
-        'f"http://{host}:{port}"', 'f"http://{a}/x"', 'f"{self.host}:{self.port}"',
-        'f"tcp://{a}:5"', 'f"[{host}]:80"', 'f"http://127.0.0.1:{port}"', 'f"{head}:{dist}"',
-    ):  # fmt: skip
-        assert _by_hand(text) == [1], text
-    assert not _by_hand('f"worker {host} is up: {why}"')
-
-
-def test_addresses_are_put_together_in_one_place_only() -> None:
-    own = Path(addresses.__file__).resolve()
-    files = [path for name in ("toolkit", "patches") for path in (ROOT / name).rglob("*.py")]
-    assert own in files
-    found = {
-        str(path.relative_to(ROOT)): lines
-        for path in files
-        if path != own and (lines := _by_hand(path.read_text()))
-    }
-    assert not found, "use toolkit.contract.addresses"
-    apart = [
-        str(path.relative_to(ROOT))
-        for path in files
-        if path != own and re.search(r"\burl(?:split|parse)\b|\.netloc\b", path.read_text())
-    ]
-    assert not apart, "use toolkit.contract.addresses"
-    cut = [path.name for path in files if path != own and '.rpartition(":")' in path.read_text()]
-    assert cut == ["configured_workers.py"], (
-        "use toolkit.contract.addresses (a rank's name is none)"
-    )
 
 
 @given(hosts, ports)

@@ -201,12 +201,13 @@ def all_touched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_fails_soonest_comes_first_and_the_extra_words_go_to_pytest() -> None:
     lint = [name for name, _ in testing.lint_steps(here())]
     before = ["ruff check", "ruff format", "spelling", "secrets", "import contracts"]
-    assert lint == [*before, "documents", "mypy"]
+    assert lint == [*before, "documents", "mypy", "checks of the checkout"]
     steps = testing.test_steps(here(), False, scopes.DEFAULT, ["-k", "router"])
     names = ["unit tests", KERNELS, "end-to-end tests"]
     assert [name for name, _ in steps] == names
     unit, kernels, end = (command for _, command in steps)
-    assert unit[-3:] == ["tests/unit", "-k", "router"] and "-n" in unit
+    words = ["tests/unit", f"--ignore={testing.CHECKOUT}", "-k", "router"]
+    assert unit[-4:] == words and "-n" in unit
     assert kernels[-4:] == ["-m", "toolkit.setup.kernels", "-k", "router"]
     assert end[-3:] == ["tests/e2e", "-k", "router"] and "loadgroup" in end
     for unit_only, scope, kept in (

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import markdown
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "pages"
 
 

@@ -49,4 +49,6 @@ def test_a_commit_is_checked_by_what_the_lint_step_runs() -> None:
     assert [hook["entry"] for hook in hooks] == ["python3 -m toolkit.setup lint"]
     assert hooks[0]["always_run"] and not hooks[0]["pass_filenames"]
     steps = ["ruff check", "ruff format", "spelling", "secrets", "import contracts", "documents"]
-    assert [*steps, "mypy"] == [name for name, _ in lint_steps(layout.here())]
+    assert [*steps, "mypy", "checks of the checkout"] == [
+        name for name, _ in lint_steps(layout.here())
+    ]
