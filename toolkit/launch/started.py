@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import FRONT_VARIABLE as FRONT
 from toolkit.contract.variables import HEARTBEAT_VARIABLE as HEARTBEAT
-from toolkit.contract.variables import TURN_VARIABLE
+from toolkit.contract.variables import ROUTER_NAME_VARIABLE, TURN_VARIABLE
 from toolkit.launch import keys
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.process import Managed
@@ -57,7 +57,7 @@ def started(
                 log=run_dir / f"{router.name}.log",
                 # SGLang's router fills its log with complaints about workers not yet there.
                 after=workers if router.kind == "sglang" else (),
-                without=keys.not_for_the_router(plan),
+                without=(*keys.not_for_the_router(plan), ROUTER_NAME_VARIABLE),
                 passed=passed,
             )
         )

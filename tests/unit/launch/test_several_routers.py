@@ -16,7 +16,7 @@ from tests.present import present
 from tests.unit.launch.stand_ins import deployment, routed, tiny_model
 from tests.unit.settings.written import problems_of
 from toolkit.cli.main import app
-from toolkit.contract.variables import ROUTER_RECORD_VARIABLE
+from toolkit.contract.variables import ROUTER_NAME_VARIABLE, ROUTER_RECORD_VARIABLE
 from toolkit.launch import claims, contents, drain, readiness, show, trees
 from toolkit.launch.checks import possible
 from toolkit.launch.checks.open_ports import firewall, open_ports
@@ -27,6 +27,7 @@ from toolkit.launch.poison import Poison
 from toolkit.launch.resolve import resolve
 from toolkit.launch.running import Running, running
 from toolkit.launch.runs import Run
+from toolkit.launch.started import started
 from toolkit.launch.state import read_state
 from toolkit.policies.support.rotation import seed_of
 from toolkit.settings.processes import Restart
@@ -95,6 +96,17 @@ def test_decisions_that_the_environment_asks_for_go_to_different_files(
     assert asked == ["/tmp/asked.router-0", "/tmp/asked.router-1"]
     (alone,) = resolve(deployment(model)).routers
     assert ROUTER_RECORD_VARIABLE not in alone.env and alone.file == "router.json"
+
+
+def test_none_has_the_name_of_another(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else workers would take them for one, also where somebody launches from a router's shell."""
+    monkeypatch.setenv(ROUTER_NAME_VARIABLE, "the-one")
+    plan = resolve(deployment(model, router={"routers": 2}))
+    routers = [m for m in started(plan, tmp_path, tmp_path, ()) if m.role == "router"]
+    assert len(routers) == 2
+    assert not [m for m in routers if ROUTER_NAME_VARIABLE in m.environment("run")]
 
 
 def test_each_host_starts_its_own(model: Path) -> None:
@@ -181,11 +193,11 @@ def several() -> Plan:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(several(), tmp_path_factory.mktemp("run")) as started:
-        yield started
-        run_id = started.supervisor.run_id
+    with running(several(), tmp_path_factory.mktemp("run")) as running_now:
+        yield running_now
+        run_id = running_now.supervisor.run_id
     assert not trees.members({}, run_id), "the stop leaves nothing"
-    for router in started.plan.routers:
+    for router in running_now.plan.routers:
         assert readiness.get(router.url + "/health")[0] == 0
 
 
