@@ -141,6 +141,11 @@ def test_each_host_starts_its_own(model: Path) -> None:
     ]
 
 
+def test_plain_workers_park_nothing_that_routers_would_share(model: Path) -> None:
+    plan = resolve(deployment(model, mode="plain", router={"routers": 9}))
+    assert len(plan.routers) == 9
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

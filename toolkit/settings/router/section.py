@@ -110,7 +110,7 @@ class Router(Bodies, Waits, Choosing, Access, RouterKind):
 
     @model_validator(mode="after")
     def _several_fit(self) -> Router:
-        """Each has a place, a port and something to park."""
+        """Each has a place and a port."""
         nodes, count = self.nodes, self.count
         if count < len(nodes):
             what = f"routers: {count} cannot run on the {len(nodes)} hosts of node"
@@ -127,11 +127,6 @@ class Router(Bodies, Waits, Choosing, Access, RouterKind):
                 raise ValueError(
                     f"{name} {first}: {self.on_a_host} on a host do not fit below {LAST_PORT + 1}"
                 )
-        if self.dispatch == "late" and count > self.parked_per_prefill:
-            raise ValueError(
-                f"routers: {count} cannot share parked_per_prefill {self.parked_per_prefill}: each "
-                "needs at least one: raise it, or have fewer"
-            )
         return self
 
     @field_validator("*")
