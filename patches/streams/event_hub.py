@@ -79,14 +79,14 @@ class EventHub:
         self._thread: threading.Thread | None = None
         self._wake = -1
 
-    def publish(self, event: Event) -> None:
-        """Send one event to everybody who listens now; from any thread, and never waits. Also the
-        handler of those that come from a scheduler."""
-        line = encode(event)
+    def publish(self, *events: Event) -> None:
+        """Send these, in one write, to everybody who listens now; from any thread, and never waits.
+        Also the handler of those that come from a scheduler."""
+        lines = b"".join(map(encode, events))
         with self._lock:
-            self._down = self._down or isinstance(event, Down)
+            self._down = self._down or any(isinstance(event, Down) for event in events)
             self._said_at = monotonic()
-            waits = [outlet for outlet in self._outlets if outlet.put(line)]
+            waits = [outlet for outlet in self._outlets if outlet.put(lines)]
         if waits:
             self.wake()
 
@@ -172,20 +172,24 @@ class EventHub:
                 threading.Event().wait(PAUSE_S)
 
     def _tell_loads(self, busy: bool) -> None:
+        changed = []
         for load, as_of in self._read():
             rank = load.dp_rank
             still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
             if still or self._loads.get(rank) != load:
                 with self._lock:
                     self._loads[rank], self._as_of[rank] = load, as_of
-                self.publish(load)
+                changed.append(load)
+        if changed:
+            self.publish(*changed)
 
     def _tell_heartbeats(self, now: float) -> None:
         if now - self._beat_at < HEARTBEAT_S:
             return
         self._beat_at = now
-        for rank, beat in self._beats():
-            self.publish(Heartbeat(*beat, dp_rank=rank))
+        beats = [Heartbeat(*beat, dp_rank=rank) for rank, beat in self._beats()]
+        if beats:
+            self.publish(*beats)
 
     def _tell_life(self, now: float) -> None:
         assert self._pulse is not None

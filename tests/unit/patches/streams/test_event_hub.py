@@ -31,8 +31,18 @@ from patches.streams.outlet import Outlet
 from patches.streams.pulse import Pulse
 from patches.streams.takeover import EventResponse, Exchanges
 from toolkit.contract import VERSION
-from toolkit.contract.events import Down, Event, Hello, LoadReading, Ping, Routers, decode
+from toolkit.contract.events import (
+    Down,
+    Event,
+    Heartbeat,
+    Hello,
+    LoadReading,
+    Ping,
+    Routers,
+    decode,
+)  # fmt: skip
 from toolkit.contract.headers import ROUTER
+from toolkit.contract.heartbeat import Beat
 from toolkit.contract.notices import BODY_MAX, NOTICE_MAX, Notice, Posted
 from toolkit.contract.paths import EVENTS
 from toolkit.decide.notices import BURST
@@ -47,7 +57,8 @@ class Worker:
     def __init__(self) -> None:
         self.busy = True
         self.loads = [(LoadReading(running=0), 0.0)]
-        self.hub = EventHub(lambda: self.busy, lambda: list(self.loads))
+        self.beats: list[tuple[int, Beat]] = []
+        self.hub = EventHub(lambda: self.busy, lambda: list(self.loads), lambda: list(self.beats))
         self.port = 0
 
     def app(self) -> Any:
@@ -239,6 +250,25 @@ def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
     assert max(gaps) < HOLD_S / 2, "silent while the loop was held up"
     told = [each.held_up for each in listener.events() if isinstance(each, Ping)]
     assert any(0 < seconds <= HOLD_S + 1 for seconds in told)
+
+
+def test_what_all_ranks_say_is_one_write(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[list[Event]] = []
+    put = Outlet.put
+
+    def seen(outlet: Outlet, lines: bytes) -> bool:
+        writes.append([decode(line) for line in lines.splitlines()])
+        return put(outlet, lines)
+
+    monkeypatch.setattr(Outlet, "put", seen)
+    ranks = range(8)
+    worker.beats = [(rank, Beat(7)) for rank in ranks]
+    listener = Listener(worker)
+    loads: list[Event] = [LoadReading(running=rank + 1, dp_rank=rank) for rank in ranks]
+    worker.loads = [(load, 1.0) for load in loads if isinstance(load, LoadReading)]
+    beats = [Heartbeat(7, dp_rank=rank) for rank in ranks]
+    until(lambda: loads in writes and beats in writes)
+    until(lambda: {*map(str, (*loads, *beats))} <= {*map(str, listener.events())})
 
 
 def test_who_comes_later_hears_the_loads_of_now(worker: Worker) -> None:
