@@ -126,7 +126,7 @@ def _of_router(
     from toolkit.bench.suite.play import Suite
     from toolkit.cli.bench_options import Where
 
-    key = Where(url, None, api_key_env).secret()
+    key = Where([url], None, api_key_env).secret()
     host = AsItRuns(url.rstrip("/"), key)
     return Suite({}, questions_at(host.state()), load, folder, minutes, key), host, url
 
