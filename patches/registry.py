@@ -64,7 +64,7 @@ from patches.relocate import dispatch_info, rank
 from patches.relocate import order as relocation_order
 from patches.start import memory_turn
 from patches.steps import batch_trace, lockstep, seeded, sent_time, step_log
-from patches.streams import event_stream, expert_stream, heartbeat, step_frames
+from patches.streams import event_stream, expert_stream, heartbeat, notices, step_frames
 from toolkit.contract.variables import WITHOUT_VARIABLE
 
 ALL: tuple[Patch, ...] = (
@@ -115,6 +115,7 @@ ALL: tuple[Patch, ...] = (
     step_log.CPU_PATCH,
     expert_stream.PATCH,
     step_frames.PATCH,
+    notices.PATCH,
     chunk_yield.PATCH,
     resume.PATCH,
     resume_penalties.PATCH,

@@ -13,7 +13,7 @@ def front_only(host: str, port: int) -> object:
     """As much of a plan as `begin` looks at."""
     from types import SimpleNamespace
 
-    return SimpleNamespace(router=SimpleNamespace(host=host, port=port))
+    return SimpleNamespace(routers=(SimpleNamespace(host=host, port=port),))
 
 
 def allowed() -> bool:

@@ -39,6 +39,7 @@ SHOWN: dict[str, str] = {
     "cpu_attention": f"{UNIT}/cpu/test_attention.py",
     "event_stream": f"{E2E}/test_held_up.py",
     "step_frames": f"{E2E}/test_step_frames.py",
+    "notices": f"{E2E}/test_several_routers.py",
     "scheduler_report": f"{UNIT}/test_patches.py",
     "output_ids": f"{E2E}/test_resume.py",
     "signature": f"{E2E}/test_signatures.py",

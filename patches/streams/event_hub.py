@@ -26,6 +26,7 @@ from toolkit.contract.events import (
     encode,
 )
 from toolkit.contract.heartbeat import Beat
+from toolkit.contract.notices import Notice, Posted
 from toolkit.limited_logs import limited_logger
 
 log = limited_logger("toolkit.events")
@@ -43,6 +44,9 @@ HELD_PING_S = 0.5
 """Between two pings while the loop is held up: the router must hear of that before `silent_s`."""
 MOST_ROUTERS = 256
 """Connections of routers that count; who comes after that hears everything, and is not counted."""
+NOTICES_WAIT_MAX = 4 * 2**20
+"""Bytes that may wait for a router when it is told a notice: one that does not read is told none,
+and is not cut off for what others say."""
 PAUSE_S = 1.0
 """After something unexpected in the thread."""
 
@@ -75,14 +79,14 @@ class EventHub:
         self._thread: threading.Thread | None = None
         self._wake = -1
 
-    def publish(self, event: Event) -> None:
-        """Send one event to everybody who listens now; from any thread, and never waits. Also the
-        handler of those that come from a scheduler."""
-        line = encode(event)
+    def publish(self, *events: Event) -> None:
+        """Send these, in one write, to everybody who listens now; from any thread, and never waits.
+        Also the handler of those that come from a scheduler."""
+        lines = b"".join(map(encode, events))
         with self._lock:
-            self._down = self._down or isinstance(event, Down)
+            self._down = self._down or any(isinstance(event, Down) for event in events)
             self._said_at = monotonic()
-            waits = [outlet for outlet in self._outlets if outlet.put(line)]
+            waits = [outlet for outlet in self._outlets if outlet.put(lines)]
         if waits:
             self.wake()
 
@@ -125,6 +129,25 @@ class EventHub:
         if waits:
             self.wake()
 
+    @property
+    def routers(self) -> frozenset[str]:
+        """Names of those that listen."""
+        with self._lock:
+            return frozenset(self._routers.values())
+
+    def tell(self, notice: Notice) -> Posted:
+        """A router's notice to those that it is for; from any thread, and never waits."""
+        line = encode(notice)
+        with self._lock:
+            for_them = [
+                (name, outlet.offer(line, NOTICES_WAIT_MAX))
+                for outlet, name in self._routers.items()
+                if name == notice.to or (not notice.to and name != notice.sender)
+            ]
+        self.wake()
+        told = {name for name, taken in for_them if taken}
+        return Posted(tuple(sorted(told)), sum(not taken for _, taken in for_them))
+
     def wake(self) -> None:
         """Something waits in an outlet for its socket."""
         if self._wake >= 0:
@@ -149,20 +172,24 @@ class EventHub:
                 threading.Event().wait(PAUSE_S)
 
     def _tell_loads(self, busy: bool) -> None:
+        changed = []
         for load, as_of in self._read():
             rank = load.dp_rank
             still = busy and as_of - self._as_of.get(rank, as_of) >= STILL_S
             if still or self._loads.get(rank) != load:
                 with self._lock:
                     self._loads[rank], self._as_of[rank] = load, as_of
-                self.publish(load)
+                changed.append(load)
+        if changed:
+            self.publish(*changed)
 
     def _tell_heartbeats(self, now: float) -> None:
         if now - self._beat_at < HEARTBEAT_S:
             return
         self._beat_at = now
-        for rank, beat in self._beats():
-            self.publish(Heartbeat(*beat, dp_rank=rank))
+        beats = [Heartbeat(*beat, dp_rank=rank) for rank, beat in self._beats()]
+        if beats:
+            self.publish(*beats)
 
     def _tell_life(self, now: float) -> None:
         assert self._pulse is not None

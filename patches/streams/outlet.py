@@ -37,6 +37,15 @@ class Outlet:
                 return False
             return self._send()
 
+    def offer(self, line: bytes, most: int) -> bool:
+        """As `put`, unless so many bytes would wait: then it is left out, and False comes back.
+        Whether it was taken."""
+        with self._lock:
+            if self._closed or self._size + len(line) > most:
+                return False
+        self.put(line)
+        return True
+
     def open(self, taken: socket.socket) -> bool:
         """The socket is the outlet's from now on (one that does not block); as `put`."""
         with self._lock:

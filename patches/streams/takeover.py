@@ -10,7 +10,6 @@ nothing more listens. What it does not give: a *new* connection while the loop i
 
 import asyncio
 import os
-import re
 import socket
 
 from starlette.responses import Response
@@ -20,13 +19,12 @@ from patches.streams.event_hub import EventHub
 from patches.streams.pulse import Pulse
 from toolkit.contract.events import Event
 from toolkit.contract.headers import ROUTER
+from toolkit.contract.notices import ROUTER_NAME
 
 EXCHANGE = "toolkit.exchange"
 HEADERS = [(b"content-type", b"application/x-ndjson"), (b"transfer-encoding", b"chunked")]
 """Said here and not left to the server: `Outlet` writes chunks."""
 LOOK_S = 0.001
-ROUTER_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
-"""What a router may call itself; who gives another name is no router."""
 UNKNOWN = b"The event stream needs uvicorn, HTTP/1.1 and no TLS."
 
 

@@ -8,12 +8,14 @@ reads loads of the same age.
 
 `balance`: one decode server of 16 ranks with DP attention, an H200 each by its data sheet, eight
 prefill workers; `experts`: 16 decode workers, each with all experts, and requests of the embedded
-model's profile, which its centroids were not fitted to. Poisson arrivals.
+model's profile, which its centroids were not fitted to. Poisson arrivals. `rotation`: the fleet of
+`balance` with `round_robin` for prefill and `shortest_queue` for decode; `spread`: each router
+begins its rotation elsewhere, as routers do; `together`: all at the same worker.
 
-keys: by part and policy, `one`: `tpot_p50`, `tpot_p99`, `ttft_p99` (seconds), `kv_spread` (mean
-max - min KV tokens of ranks) and `distinct` (experts of a step) with one router; by number of
-routers (2, 4, 8) each of these divided by that of one router, geometric mean over seeds with its 95
-% interval.
+keys: by part and policy, `one`: `tpot_p50`, `tpot_p99`, `ttft_p50`, `ttft_p99` (seconds),
+`kv_spread` (mean max - min KV tokens of ranks) and `distinct` (experts of a step) with one router;
+by number of routers (2, 4, 8) each of these divided by that of one router, geometric mean over
+seeds with its 95 % interval.
 """
 
 import sys
@@ -27,6 +29,7 @@ from toolkit.resources import profiles_dir
 from toolkit.simulate.experts import SimulatedExperts
 from toolkit.simulate.fleet import DecodeFleet, Fleet, PrefillFleet, RouterFleet
 from toolkit.simulate.request import Request
+from toolkit.simulate.router import SimulatedRouter
 from toolkit.simulate.simulation import Simulation, Window
 from toolkit.simulate.workloads.patterns import with_rows
 from toolkit.simulate.workloads.traffic import TrafficModel, generate
@@ -40,15 +43,30 @@ REPORT_S = 0.02
 WARM_S = 30.0
 BALANCE = ("round_robin", "shortest_queue", "kv_shortest_queue", "level", "br0", "brh")
 EXPERTS = ("shortest_queue", "eldr")
-FIGURES = ("tpot_p50", "tpot_p99", "ttft_p99", "kv_spread", "distinct")
+FIGURES = ("tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "kv_spread", "distinct")
 Figures = dict[str, float]
 
 
-class Part:
-    """A fleet and its traffic."""
+class Together(Simulation):
+    """All routers have the same seed, and so begin their rotations at the same worker."""
 
-    def __init__(self, name: str, rate: float, seconds: float) -> None:
+    def _router(self, fleet: Fleet, seed: int, experts: SimulatedExperts | None) -> SimulatedRouter:
+        return super()._router(fleet, self._seed, experts)
+
+
+class Part:
+    """A fleet and its traffic. `prefill`: who chooses prefill workers; `kind`: of simulation."""
+
+    def __init__(
+        self,
+        name: str,
+        rate: float,
+        seconds: float,
+        prefill: str = "shortest_queue",
+        kind: type[Simulation] = Simulation,
+    ) -> None:
         self.rate, self.seconds = rate, seconds
+        self.prefill, self.kind = prefill, kind
         self.experts: SimulatedExperts | None = None
         # Of Qwen3-30B-A3B: as many as the profile has, and each stands for more of the model's.
         entries = 48 * 128
@@ -75,7 +93,7 @@ class Part:
             prefill=PrefillFleet(replicas=8),
             decode=self.decode,
             router=RouterFleet(
-                prefill_policy="shortest_queue",
+                prefill_policy=self.prefill,
                 decode_policy=policy,
                 parked_per_prefill=PARKED,
                 report_s=REPORT_S,
@@ -84,7 +102,7 @@ class Part:
         )
         window = Window(since=WARM_S, until=self.seconds)
         requests = self.requests(seed)
-        run = Simulation(fleet, self.cost, requests, self.experts, seed, window=window)
+        run = self.kind(fleet, self.cost, requests, self.experts, seed, window=window)
         found = run.run().result()
         steps = sum(group.steps for group in run.groups)
         distinct = sum(group.distinct_steps for group in run.groups) / steps
@@ -114,6 +132,13 @@ def compared(part: Part, policies: tuple[str, ...], seeds: int) -> dict[str, Any
     return keys
 
 
+def rotated(rate: float, seconds: float, kind: type[Simulation], seeds: int) -> dict[str, Any]:
+    """With `round_robin` for prefill, in simulations of that kind."""
+    part = Part("balance", rate, seconds, "round_robin", kind)
+    (found,) = compared(part, ("shortest_queue",), seeds).values()
+    return dict(found)
+
+
 def main() -> None:
     """Run the benchmark, print its line."""
     options = arguments(
@@ -128,8 +153,12 @@ def main() -> None:
     result.keys = {
         "balance": compared(Part("balance", options.rate, seconds), BALANCE, options.seeds),
         "experts": compared(Part("experts", options.rate, seconds), EXPERTS, options.seeds),
+        "rotation": {
+            name: rotated(options.rate, seconds, kind, options.seeds)
+            for name, kind in (("spread", Simulation), ("together", Together))
+        },
     }
-    runs = (len(BALANCE) + len(EXPERTS)) * (1 + len(ROUTERS))
+    runs = (len(BALANCE) + len(EXPERTS) + 2) * (1 + len(ROUTERS))
     result.emit(options.seeds * runs)
 
 

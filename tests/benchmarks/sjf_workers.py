@@ -50,7 +50,7 @@ def arms(age_s: float, chunk: int) -> Iterator[dict[str, str]]:
         for worker in plan.workers
     )
     # Its own check would refuse late dispatch without a router; the commands have what it needs.
-    bare = replace(plan, workers=workers, router=None, dispatch="concurrent")
+    bare = replace(plan, workers=workers, routers=(), dispatch="concurrent")
     with tempfile.TemporaryDirectory(prefix="sjf-") as folder, ExitStack() as stack:
         up = stack.enter_context(running(bare, Path(folder)))
         yield {

@@ -209,7 +209,7 @@ def main() -> None:
         folder = Path(name)
         plan = resolve(load_deployment(described(options, folder)))
         # The arms' routers stand before them instead of their own.
-        bare = replace(plan, router=None, dispatch="concurrent")
+        bare = replace(plan, routers=(), dispatch="concurrent")
         with running(bare, folder / "run"):
             result.keys, samples = run(plan, folder, options)
     for text, found in result.keys["against"].items():

@@ -112,7 +112,7 @@ def main() -> None:
         own = list({len(item.prompt): item for item in items}.values())[: options.requests]
         answers = [(len(item.prompt), item.output_tokens) for item in own]
         stages = planned(answers, options.in_flight)
-        bare = replace(plan, router=None, dispatch="concurrent")
+        bare = replace(plan, routers=(), dispatch="concurrent")
         routed = folder / "router"
         routed.mkdir()
         with (

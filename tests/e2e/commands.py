@@ -8,7 +8,7 @@ from pathlib import Path
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
 from toolkit.launch.running import Running
-from toolkit.launch.state import read_state
+from toolkit.launch.state import read_state, rows_of
 
 STARTS = (
     "patches.worker",
@@ -43,7 +43,7 @@ def ordered(deployment: Running, *words: str) -> tuple[int, str]:
 
 def everything(run: Path) -> list[trees.ProcessRow]:
     state = read_state(run)
-    rows = [*state["workers"], state["router"]]
+    rows = rows_of(state)
     found = trees.members({r["pid"]: r["start_ticks"] for r in rows}, state["run_id"])
     assert len(found) >= 4  # server, scheduler, detokenizer, router
     guard = trees.look(state["guard_pid"])

@@ -20,7 +20,7 @@ from tests.namespaces import needs_namespaces
 from tests.unit.launch.stand_ins import wait_gone
 from toolkit.launch import trees
 from toolkit.launch.command import source_root
-from toolkit.launch.state import read_state
+from toolkit.launch.state import read_state, rows_of
 
 pytestmark = [
     pytest.mark.e2e,
@@ -77,7 +77,7 @@ def listening(pid: int) -> set[int]:
 
 def test_only_the_public_port_is_reached_and_a_router_that_dies_loses_nobody(run: Path) -> None:
     state = read_state(run)
-    url, router = state["router_url"], state["router"]["pid"]
+    url, router = state["router_url"], state["routers"][0]["pid"]
     first = ask(url)
     assert len(first.ids) == 4 and not first.error
     processes = everything(run)
@@ -85,7 +85,7 @@ def test_only_the_public_port_is_reached_and_a_router_that_dies_loses_nobody(run
     assert len(spaces) == 1 and namespace(os.getpid()) not in spaces
     # What listens inside, seen from outside: nobody is there.
     ports, front = listening(router), urlsplit(url).port
-    assert ports >= {urlsplit(each["url"]).port for each in (*state["workers"], state["router"])}
+    assert ports >= {urlsplit(each["url"]).port for each in rows_of(state)}
     assert len(ports) > 8  # bootstrap, message sockets, torch's store, Mooncake
     # The same number may be somebody else's out here, so ask whose it is.
     outside = {

@@ -44,14 +44,16 @@ import orjson
 import uvloop
 
 from patches.streams.event_hub import PING_AFTER_S
+from patches.streams.notice_board import NoticeBoard
 from tests.standin.faults import MODES, Faults
 from tests.standin.framing import Frames
 from tests.standin.moving import LATE_S, Orders, ahead_of
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed_of, token_id
-from toolkit.contract import VERSION, events, headers, prefill_only, run_id, step_frames
-from toolkit.contract.paths import EVENTS, MOVE, PLACEMENT, STEP_FRAMES
+from toolkit.contract import VERSION, events, headers, notices, prefill_only, run_id, step_frames
+from toolkit.contract.notices import Notice, Posted
+from toolkit.contract.paths import EVENTS, MOVE, NOTICES, PLACEMENT, STEP_FRAMES
 
 WHOLE = ("/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify", "/v1/messages/count_tokens")
 """Endpoints whose body comes back."""
@@ -98,6 +100,7 @@ class Server:
         """Bodies of the requests that run."""
         self.orders = Orders(self.publish)
         self.frames = Frames()
+        self.board = NoticeBoard(self)
 
     async def beat(self) -> None:
         """Count rounds, as a scheduler does that goes on."""
@@ -131,13 +134,26 @@ class Server:
         for protocol in list(self.subscribers):
             protocol.chunk(line)
 
+    @property
+    def routers(self) -> frozenset[str]:
+        """Names of those that listen."""
+        return frozenset(filter(None, (each.router for each in self.subscribers)))
+
     def tell_routers(self) -> None:
         """Tell the routers that listen of each other."""
-        names = {each: each.head.get(headers.ROUTER, "") for each in self.subscribers}
-        line = events.encode(events.Routers(tuple(sorted(set(filter(None, names.values()))))))
-        for protocol, name in names.items():
-            if name:
+        line = events.encode(events.Routers(tuple(sorted(self.routers))))
+        for protocol in list(self.subscribers):
+            if protocol.router:
                 protocol.chunk(line)
+
+    def tell(self, notice: Notice) -> Posted:
+        """One router's notice to others."""
+        to = {notice.to} if notice.to else self.routers - {notice.sender}
+        line = events.encode(notice)
+        for protocol in list(self.subscribers):
+            if protocol.router in to:
+                protocol.chunk(line)
+        return Posted(tuple(sorted(to & self.routers)))
 
     def publish_load(self) -> None:
         self.peak = max(self.peak, len(self.running))
@@ -180,6 +196,7 @@ class Server:
             prefill_only.PATCH: self.args.prefill_only,
             "resume": self.args.resume,
             step_frames.PATCH: self.args.frames,
+            notices.PATCH: True,
             "move_order": self.args.moves,
             "move_incoming": self.args.moves,
             "relocation_order": self.args.placement,
@@ -283,6 +300,11 @@ class Protocol(asyncio.Protocol):
         elif name.lower() == headers.ATTEMPT.encode():
             self.attempt = int(value)
 
+    @property
+    def router(self) -> str:
+        """What the router calls itself that asked for this."""
+        return self.head.get(headers.ROUTER, "")
+
     def on_body(self, body: bytes) -> None:
         self.body += body
 
@@ -339,6 +361,10 @@ class Protocol(asyncio.Protocol):
             self.json({})
         elif path == MOVE:
             self.json({}, server.orders.take(bytes(self.body), server.taken))
+        elif path == NOTICES:
+            status, answer, wait_s = server.board.take(bytes(self.body), time.monotonic())
+            later = f"{headers.RETRY_AFTER_MS}: {round(wait_s * 1e3)}\r\n" if wait_s else ""
+            self.json(orjson.Fragment(answer), status, later)
         elif path == PLACEMENT:
             self.place(bytes(self.body))
         elif path == "/stats":

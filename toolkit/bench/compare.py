@@ -15,7 +15,7 @@ from toolkit.bench.metrics import LATENCIES, Slo, summarise
 from toolkit.bench.progress import ComparisonProgress
 from toolkit.bench.runner import BenchLoad, RunOutcome, check, play
 from toolkit.bench.stats import Ratio, orders, paired_ratio
-from toolkit.bench.target import Target, flush_caches, get_json, set_policy, worker_urls
+from toolkit.bench.target import Target, flush_caches, get_json, switch, worker_urls
 from toolkit.bench.workload import Workload
 from toolkit.policies.rounds.pooling import bare
 
@@ -173,11 +173,11 @@ async def compare(
     try:
         for arm, at in zip(arms, targets, strict=True):
             # A policy that the router refuses is an error now, not in mid-run.
-            await set_policy(session, at.url, arm.body)
+            await switch(session, at, arm.body)
         for number, order in enumerate(orders(len(arms), len(rounds), seed)):
             for index in order:
                 at = targets[index]
-                await set_policy(session, at.url, arms[index].body)
+                await switch(session, at, arms[index].body)
                 urls = worker_urls(states[at.url], at.url)
                 result.flushed &= await flush_caches(session, urls)
                 own = (loads or {}).get(arms[index].text, load)
@@ -190,8 +190,8 @@ async def compare(
                 for line in progress.lines(index, number, metrics):
                     report(line)
     finally:
-        for url, state in states.items():
-            await set_policy(session, url, restored(state))
+        for each in dict.fromkeys(targets):
+            await switch(session, each, restored(states[each.url]))
     result.conclude()
     result.remarks += doubts(result.rounds)
     return result

@@ -35,6 +35,7 @@ def describe(
             "system": platform.platform(),
         },
         "url": target.url,
+        "urls": target.urls,
         "model": target.model,
         "workload": {"name": workload.name, "hash": workload.digest, "requests": len(workload)},
         "source": told,

@@ -134,10 +134,10 @@ async def play(
     samples: list[Sample | None] = [None] * len(bodies)
     late = 0.0
 
-    async def one(index: int, item: Item, body: dict[str, Any], keep: bool) -> Sample:
+    async def one(url: str, index: int, item: Item, body: dict[str, Any], keep: bool) -> Sample:
         sample = await send(
             session,
-            target.url,
+            url,
             load.endpoint,
             body,
             item.domain,
@@ -156,6 +156,7 @@ async def play(
         """A chain, turn by turn. What follows a failed one is not sent, and counts as lost."""
         answers: list[str] = []
         chain, last = chains[number], len(chains[number]) - 1
+        url = target.urls[number % len(target.urls)]
         for turn, (index, item) in enumerate(zip(places[number], chain, strict=True)):
             if item.think_s:
                 await asyncio.sleep(item.think_s)
@@ -163,7 +164,7 @@ async def play(
             if load.served and turn:
                 said = served(item, answers)
                 body = payload(load.endpoint, target.model, said, load.ignore_eos, ending)
-            sample = await one(index, item, body, load.served and turn < last)
+            sample = await one(url, index, item, body, load.served and turn < last)
             answers.append(sample.generated_text)
             if not sample.success:
                 for left in places[number][turn + 1 :]:
@@ -176,7 +177,7 @@ async def play(
                 return
 
     async with (
-        WorkerWatch(session, target.url) as watch,
+        WorkerWatch(session, target.urls) as watch,
         DecodeWatch(session, watch.before) as listener,
     ):
         start, cpu = time.perf_counter(), time.process_time()

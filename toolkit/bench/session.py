@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +78,13 @@ class Report:
 
 
 async def measure(
-    url: str, settings: Settings, say: Callable[[str], None] = lambda line: None
+    url: str,
+    settings: Settings,
+    say: Callable[[str], None] = lambda line: None,
+    others: Sequence[str] = (),
 ) -> Report:
-    """Run the workload (or the comparison) once against `url`.
+    """Run the workload (or the comparison) once against `url`, and `others` that have the same
+    workers.
 
     Raises BenchError when the run is no result; see `runner.check`.
     """
@@ -89,7 +93,7 @@ async def measure(
         raise BenchError("--label is for prompts; a --trace has no domains")
     _check_repeats(settings)
     async with new_session(settings.load.timeout_s, settings.api_key) as session:
-        target = await discover(session, url.rstrip("/"))
+        target = await discover(session, url.rstrip("/"), [each.rstrip("/") for each in others])
         works = _workloads(settings, target)
         workload = works[0]
         _check_labels(workload, settings.load.label)

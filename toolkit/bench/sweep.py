@@ -21,7 +21,7 @@ from toolkit.bench.runner import BenchLoad, check, play
 from toolkit.bench.several import empty_caches
 from toolkit.bench.stats import orders
 from toolkit.bench.swept import Curve, Point, Range, Swept
-from toolkit.bench.target import Target, get_json, set_policy
+from toolkit.bench.target import Target, get_json, switch
 from toolkit.bench.workload import Workload
 from toolkit.report.terminal import Lines, console
 
@@ -64,14 +64,14 @@ async def sweep(
     lines = _Progress(found, report)
     try:
         for arm in arms:  # a policy that the router refuses is an error now, not in mid-run
-            await set_policy(session, target.url, arm.body)
+            await switch(session, target, arm.body)
         while going := [(c, rate) for c in found.curves if (rate := c.search.next()) is not None]:
             points = [Point(rate) for _, rate in going]
             for run, order in enumerate(orders(len(going), asked.runs, seed)):
                 for index in order:
                     curve, rate = going[index]
                     if curve.arm is not None:
-                        await set_policy(session, target.url, curve.arm.body)
+                        await switch(session, target, curve.arm.body)
                     flushed = await empty_caches(session, target)
                     workload = at_rate(runs[run], rate)
                     metrics = await _play(
@@ -86,7 +86,7 @@ async def sweep(
                 curve.search.tell(rate, point.share >= asked.attainment)
     finally:
         if state:
-            await set_policy(session, target.url, restored(state))
+            await switch(session, target, restored(state))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,23 @@ class Target:
     """Address and model of the thing under load.
 
     `context` is the model's context in tokens, `model_path` the folder of its tokenizer; both
-    None when the server does not say.
+    None when the server does not say. `others`: routers over the same workers as that at `url`;
+    requests go to all of them in turn.
     """
 
     url: str
     model: str
     context: int | None
     model_path: Path | None
+    others: tuple[str, ...] = ()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where requests go."""
+        return (self.url, *self.others)
 
 
-async def discover(session: aiohttp.ClientSession, url: str) -> Target:
+async def discover(session: aiohttp.ClientSession, url: str, others: Sequence[str] = ()) -> Target:
     """Ask the server what it serves. Raises BenchError when nobody answers there."""
     import aiohttp
 
@@ -50,7 +57,7 @@ async def discover(session: aiohttp.ClientSession, url: str) -> Target:
     first = models["data"][0]
     folder = (info or {}).get("tokenizer_path") or (info or {}).get("model_path")
     path = Path(folder) if folder and Path(folder).is_dir() else None
-    return Target(url, first["id"], first.get("max_model_len"), path)
+    return Target(url, first["id"], first.get("max_model_len"), path, tuple(others))
 
 
 async def _model_info(session: aiohttp.ClientSession, url: str) -> Any:
@@ -98,6 +105,14 @@ async def set_policy(session: aiohttp.ClientSession, url: str, body: Mapping[str
                 f"the router refused the policy {body}: HTTP {response.status} "
                 f"{(await response.text())[:300]} (--compare needs this project's router)"
             )
+
+
+async def switch(
+    session: aiohttp.ClientSession, target: Target, body: Mapping[str, object]
+) -> None:
+    """`set_policy` at each of its routers."""
+    for url in target.urls:
+        await set_policy(session, url, body)
 
 
 def worker_urls(state: Mapping[str, Any], url: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,12 @@ def key(worker: Mapping[str, Any]) -> str:
 
 @dataclass
 class WorkerWatch:
-    """Snapshots of `GET /workers` before, during and after a run. Without that route (a plain
-    server, another router) it sees nothing and says so by `before is None`."""
+    """Snapshots of `GET /workers` before, during and after a run, of several routers added up.
+    Without that route (a plain server, another router) it sees nothing and says so by `before is
+    None`."""
 
     session: aiohttp.ClientSession
-    url: str
+    urls: Sequence[str]
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
     faults: list[str] = field(default_factory=list)
@@ -64,11 +65,36 @@ class WorkerWatch:
     async def _read(self) -> dict[str, Any] | None:
         import aiohttp
 
-        try:
-            answer = await get_json(self.session, self.url + "/workers")
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
-        return answer if isinstance(answer, dict) and "workers" in answer else None
+        answers: list[dict[str, Any]] = []
+        for url in self.urls:
+            try:
+                answer = await get_json(self.session, url + "/workers")
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                return None
+            if not isinstance(answer, dict) or "workers" not in answer:
+                return None
+            answers.append(answer)
+        return added_up(answers)
+
+
+def added_up(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several routers say of the same workers: the first one's words, with what each counts
+    for itself added up. A worker is healthy where all say so."""
+    first, *others = answers
+    result = {**first, "workers": [dict(row) for row in first["workers"]]}
+    rows = {key(row): row for row in result["workers"]}
+    for other in others:
+        for counter in ("resumed", "retried"):
+            result[counter] = (result.get(counter) or 0) + (other.get(counter) or 0)
+        for theirs in other["workers"]:
+            row = rows.get(key(theirs))
+            if row is None:
+                result["workers"].append(theirs)
+                continue
+            row["healthy"] = row["healthy"] and theirs["healthy"]
+            for counter in ("completed", "failed", "inflight"):
+                row[counter] = (row.get(counter) or 0) + (theirs.get(counter) or 0)
+    return result
 
 
 def unhealthy(snapshot: Mapping[str, Any], when: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,20 +65,22 @@ def bench(
             from toolkit.bench.page import ready
 
             ready(written.page)
-        with where.router() as url:
-            report = _measure(url, settings)
+        with where.routers() as urls:
+            report = _measure(urls, settings)
         _show(report, written)
     except BenchError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
 
 
-def _measure(url: str, settings: Settings) -> Report:
+def _measure(urls: Sequence[str], settings: Settings) -> Report:
     import uvloop
 
     from toolkit.bench.session import measure
 
-    result: Report = uvloop.run(measure(url, settings, lambda line: typer.echo(line, err=True)))
+    url, *others = urls
+    said = measure(url, settings, lambda line: typer.echo(line, err=True), others)
+    result: Report = uvloop.run(said)
     return result
 
 

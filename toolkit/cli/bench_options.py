@@ -3,7 +3,7 @@ takes, and says which of its options is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 class Where:
     """What is measured."""
 
-    url: Annotated[str | None, typer.Option(help="Router (or SGLang server) that is up.")] = None
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Router (or SGLang server) that is up; again for each more over the same workers: "
+            "requests go to all in turn."
+        ),
+    ] = None
     deployment: Annotated[
         Path | None, typer.Option(help="Deployment file to start, measure and stop.")
     ] = None
@@ -31,13 +37,13 @@ class Where:
     ] = None
 
     @contextmanager
-    def router(self) -> Iterator[str]:
-        """The URL to measure; a deployment that was started here is stopped on the way out."""
+    def routers(self) -> Iterator[Sequence[str]]:
+        """The URLs to measure; a deployment that was started here is stopped on the way out."""
         from toolkit.bench.errors import BenchError
 
-        if (self.url is None) == (self.deployment is None):
+        if (not self.url) == (self.deployment is None):
             raise BenchError("say what to measure: either --url URL or --deployment FILE.yaml")
-        if self.url is not None:
+        if self.url:
             yield self.url
             return
         assert self.deployment is not None
@@ -45,7 +51,7 @@ class Where:
 
         typer.echo(f"starting {self.deployment} (about a minute on two cores)", err=True)
         with hosted(self.deployment) as up:
-            yield up.router_url
+            yield up.plan.entry_urls
 
     def secret(self) -> str | None:
         """The router's key. BenchError: the variable is not set."""

@@ -124,7 +124,8 @@ def _detached(
         print(launcher.said(), file=_stderr())
         raise typer.Exit(launcher.process.returncode or 1)
     own = folder.name if folder.resolve().parent == runs_root().resolve() else folder.resolve()
-    print(f"{state['name']} is ready: {state['router_url']}  (toolkit stop --run {own} ends it)")
+    where = ", ".join(state["router_urls"])
+    print(f"{state['name']} is ready: {where}  (toolkit stop --run {own} ends it)")
 
 
 def _print_json(data: Any) -> None:

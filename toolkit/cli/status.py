@@ -17,26 +17,31 @@ def status(
 ) -> None:
     """Show the processes of a run: health, restarts, memory. Exit status 3 when it is not up."""
     from toolkit.launch import runs
+    from toolkit.launch.state import rows_of
 
     shown_run = runs.to_read(run)
     folder, state, alive = shown_run.folder, shown_run.state, shown_run.launched
     phase = state["phase"] if alive or state["phase"] in ("stopped", "failed") else "launcher gone"
-    known = _router_knows(state) if alive else {}
+    known = _routers_know(state) if alive else {}
     routed = _by_name(known)
-    eldr = known.get("eldr")
-    rows = [_row(p, alive, routed) for p in [*state["workers"], state.get("router")] if p]
+    rows = [_row(p, alive, routed) for p in rows_of(state)]
     if as_json:
         import json
 
         shown = {"run": str(folder), "phase": phase, "processes": rows}
-        shown |= {"moves": known["moves"]} if "moves" in known else {}
-        print(json.dumps(shown | ({"eldr": eldr} if eldr else {}), indent=1))
+        if len(known) == 1:
+            shown |= _said(next(iter(known.values())))
+        elif known:
+            shown["routers"] = {name: _said(each) for name, each in known.items()}
+        print(json.dumps(shown, indent=1))
     else:
         _show(folder, state, phase, rows)
-        if isinstance(eldr, dict):
-            print(eldr_line(eldr))
-        if isinstance(known.get("moves"), dict) and (line := moves_line(known["moves"])):
-            print(line)
+        for name, each in known.items():
+            which, said = f"{name}: " if len(known) > 1 else "", _said(each)
+            if isinstance(said.get("eldr"), dict):
+                print(which + eldr_line(said["eldr"]))
+            if isinstance(said.get("moves"), dict) and (line := moves_line(said["moves"])):
+                print(which + line)
     if run is None and (others := [r for r in runs.every() if r.lives and r.folder != folder]):
         names = ", ".join(other.folder.name for other in others)
         print(f"others live too, see them with --run: {names}", file=sys.stderr)
@@ -44,13 +49,17 @@ def status(
         raise typer.Exit(3)
 
 
-def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
-    """What the router says in `GET /workers`; empty when it does not answer."""
+def _said(known: dict[str, Any]) -> dict[str, Any]:
+    """What a router says of more than single workers."""
+    return {name: known[name] for name in ("moves", "eldr") if known.get(name) is not None}
+
+
+def _routers_know(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each router of this run says in `GET /workers`, by its name; those that answer."""
 
     from toolkit.keys import KeysError
-    from toolkit.launch import isolation, keys, readiness
+    from toolkit.launch import isolation, keys
 
-    url = state.get("admin_url") or state["router_url"]
     try:
         key = keys.admin_key(state) if state.get("admin_url") else keys.client_key(state)
     except KeysError as error:
@@ -62,6 +71,18 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             print(f"its namespace cannot be entered: {error.strerror}", file=sys.stderr)
             return {}
+    rows = state.get("routers") or [{"name": "router", "url": state["router_url"]}]
+    asked = {row["name"]: row.get("admin_url") or row["url"] for row in rows}
+    if not state.get("routers") and state.get("admin_url"):
+        asked["router"] = state["admin_url"]  # of a router on another host
+    answers = {name: _asked(url, key, state) for name, url in asked.items()}
+    return {name: answer for name, answer in answers.items() if answer}
+
+
+def _asked(url: str, key: str | None, state: dict[str, Any]) -> dict[str, Any]:
+    """`GET /workers` there; empty when it does not answer, or is another run's."""
+    from toolkit.launch import readiness
+
     code, body, run, _ = readiness.ask(f"{url}/workers", timeout=3.0, key=key)
     if run is not None and run != state.get("run_id"):
         print(f"{url} is answered by another run's router", file=sys.stderr)
@@ -75,11 +96,13 @@ def _router_knows(state: dict[str, Any]) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _by_name(known: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _by_name(known: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of workers' ranks by worker, of all routers."""
     result: dict[str, list[dict[str, Any]]] = {}
-    for row in known.get("workers") or ():
-        if isinstance(row, dict):
-            result.setdefault(str(row.get("name")), []).append(row)
+    for router in known.values():
+        for row in router.get("workers") or ():
+            if isinstance(row, dict):
+                result.setdefault(str(row.get("name")), []).append(row)
     return result
 
 
@@ -181,7 +204,8 @@ def _show(folder: Path, state: dict[str, Any], phase: str, rows: list[dict[str, 
 
     from toolkit.report import terminal
 
-    table = Table(title=f"{state['name']}: {phase}, {state['router_url']}", title_justify="left")
+    where = ", ".join(state.get("router_urls", [state["router_url"]]))
+    table = Table(title=f"{state['name']}: {phase}, {where}", title_justify="left")
     columns = [
         "name",
         "status",

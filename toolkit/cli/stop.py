@@ -19,6 +19,7 @@ def stop(
     import signal
 
     from toolkit.launch import runs, trees
+    from toolkit.launch.state import rows_of
 
     meant = runs.to_stop(run)
     state = meant.state
@@ -32,16 +33,12 @@ def stop(
         if not gone:
             trees.send(launcher, signal.SIGKILL)
     # The guard does the same; this also covers a guard that somebody killed.
-    left = trees.kill_all(_leaders(state), state["run_id"], spare={state["guard_pid"]})
+    leaders = {row["pid"]: row["start_ticks"] for row in rows_of(state) if row["pid"]}
+    left = trees.kill_all(leaders, state["run_id"], spare={state["guard_pid"]})
     if left:
         print(f"could not end {', '.join(str(p.pid) for p in left)}")
         raise typer.Exit(1)
     print(f"{state['name']}: stopped; no process is left")
-
-
-def _leaders(state: dict[str, Any]) -> dict[int, int]:
-    rows = [*state["workers"], *([state["router"]] if state.get("router") else [])]
-    return {r["pid"]: r["start_ticks"] for r in rows if r["pid"]}
 
 
 def _wait(process: Any, timeout: float) -> bool:

@@ -27,6 +27,13 @@ def suite(
     api_key_env: Annotated[
         str | None, typer.Option(help="Environment variable with the key of that router's admin.")
     ] = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ask about this system alone, by its name in the table. May be given often.",
+            show_default="all that can be asked",
+        ),
+    ] = None,
     minutes: Annotated[
         float, typer.Option(help="Start nothing after so long; what was measured counts.")
     ] = 60.0,
@@ -64,6 +71,7 @@ def suite(
         else:
             assert file is not None
             asking, host, name = _of_file(file, load, folder, minutes)
+        asking.asked.only(system or ())
         _make(folder)
         asking.run(host, lambda line: typer.echo(line, err=True))
     except (BenchError, ValueError) as error:
@@ -93,6 +101,7 @@ def _make(folder: Path) -> None:
 
 def _of_file(file: str, load: SuiteLoad, folder: Path, minutes: float) -> tuple[Suite, Hosts, str]:
     from toolkit.bench.hosted import hosted
+    from toolkit.bench.suite.placements import place_experts
     from toolkit.bench.suite.play import Suite
     from toolkit.bench.suite.questions import questions_for
     from toolkit.cli.launch import find_file
@@ -101,10 +110,13 @@ def _of_file(file: str, load: SuiteLoad, folder: Path, minutes: float) -> tuple[
     from toolkit.settings.yaml_lines import read_document
 
     path = find_file(file)
-    load_deployment(path)  # its own errors come first
+    deployment = load_deployment(path)  # its own errors come first
     document = absolute(normal(read_document(path)[0]), path.resolve().parent)
-    asking = Suite(document, questions_for(document), load, folder, minutes)
-    return asking, hosted, path.stem
+    questions_for(document)
+    _make(folder)
+    placed = place_experts(deployment, folder)
+    asked = questions_for(document, placed=placed)
+    return Suite(document, asked, load, folder, minutes, placed=placed), hosted, path.stem
 
 
 def _of_router(
@@ -114,7 +126,7 @@ def _of_router(
     from toolkit.bench.suite.play import Suite
     from toolkit.cli.bench_options import Where
 
-    key = Where(url, None, api_key_env).secret()
+    key = Where([url], None, api_key_env).secret()
     host = AsItRuns(url.rstrip("/"), key)
     return Suite({}, questions_at(host.state()), load, folder, minutes, key), host, url
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from toolkit.contract import VERSION
+from toolkit.contract.notices import Notice
 from toolkit.contract.numbers import (
     Amount,
     Count,
@@ -275,6 +276,7 @@ Event = (
     | Down
     | Ping
     | Routers
+    | Notice
     | Heartbeat
 )
 

@@ -13,3 +13,6 @@ MOVE = "/toolkit/move"
 one (`patches.move`)."""
 PLACEMENT = "/toolkit/placement"
 """GET: which expert lies in which slot of a worker; POST: put others there (`patches.relocate`)."""
+NOTICES = "/toolkit/notices"
+"""POST: `toolkit.contract.notices`, what a router tells others that listen to this worker. GET: how
+many there were."""

@@ -75,7 +75,7 @@ class Attempts:
     # What requests say.
 
     def arrive(self, message: m.Arrive, now: float) -> None:
-        if message.digest and self.retries.quarantine.holds(message.digest, now):
+        if message.digest and self.retries.quarantined(message.digest, now):
             self.orders.append(m.Refuse(message.request, "quarantined"))
             return
         request = self.requests[message.request] = RequestState(
@@ -261,8 +261,7 @@ class Attempts:
             return
         strikes = request.record.strikes
         if judgement == "poisonous":
-            seen = tuple((worker, str(what)) for what, worker in strikes)
-            self.orders.append(m.Quarantined(request.number, seen))
+            self.orders.append(m.Quarantined(request.number, tuple(strikes), failure.digest))
         self.orders.append(m.Refuse(request.number, judgement, strikes=len(strikes)))
 
     # How a request gets its workers.

@@ -55,6 +55,8 @@ class Decider:
             m.Empty: moves.empty,
             m.WorkerGreeted: self._greeted,
             m.WorkerShared: self._shared,
+            m.WorkerWarned: self._warned,
+            m.QuarantineTold: self._quarantine_told,
             m.WorkerHeard: self._heard,
             m.WorkerUp: self._up,
             m.WorkerHeldUp: self._held_up,
@@ -121,6 +123,12 @@ class Decider:
         worker = self.ranks.workers[message.worker]
         for _ in range(worker.shared(message.routers)):
             self.attempts.waiting.credit_returned(worker.spec.role)
+
+    def _warned(self, message: m.WorkerWarned, now: float) -> None:
+        self.ranks.workers[message.worker].record.warned(now)
+
+    def _quarantine_told(self, message: m.QuarantineTold, now: float) -> None:
+        self.attempts.retries.told.add(message.digest, message.strikes, message.left_s, now)
 
     def _heard(self, message: m.WorkerHeard, now: float) -> None:
         self.ranks.workers[message.worker].last_event = now

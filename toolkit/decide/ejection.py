@@ -20,6 +20,10 @@ LONGEST_S = 120.0
 """.. but no longer than this."""
 FORGIVEN_S = 300.0
 """After so long without a failure the next ejection is a first one again."""
+WARNED_S = 30.0
+"""A worker is probed no more often because of what other routers say."""
+FRESH_S = 5.0
+"""A good answer is so long better evidence than what other routers say."""
 FIRST_REST_S = 0.5
 LONGEST_REST_S = 30.0
 """Of a worker that says that it is full (429, 503)."""
@@ -36,6 +40,10 @@ class Ejection:
       through (a probe): a good answer brings the worker back, a failure ejects it again.
     - *Full* (429 or 503) is no failure, but the worker rests for as long as it asked, or
       FIRST_REST_S, twice as long each time in a row; then a probe, as above.
+    - *Warned*: another router has ejected it. That router's network may be what fails, so its word
+      ejects nobody here. A worker that gave a good answer within FRESH_S goes on as before, but one
+      failure ejects it until the next good answer; of any other one the next request is a probe, as
+      above. Warnings within WARNED_S of the last one are passed over.
 
     How many workers of a role may be out at a time is the caller's to limit (`usable`).
     """
@@ -52,6 +60,9 @@ class Ejection:
         self._failed_at = -FORGIVEN_S
         self._probing = False
         self._out = False
+        self._warned_at = -WARNED_S
+        self._answered_at = -FRESH_S
+        self._doubted = False
 
     @property
     def out(self) -> bool:
@@ -76,8 +87,9 @@ class Ejection:
 
     def answered(self, now: float) -> None:
         """A good answer, or the first part of one."""
-        self._probing = self._out = False
+        self._probing = self._out = self._doubted = False
         self._row = self._rests = 0
+        self._answered_at = now
         self._outcomes.append(True)
         if now - self._failed_at > FORGIVEN_S:
             self._level = 0
@@ -92,7 +104,7 @@ class Ejection:
         often = len(self._outcomes) >= WINDOW_LEAST and bad >= WINDOW_SHARE * len(self._outcomes)
         if self._out and not probe:
             return False  # of a request that went there before
-        if not (probe or often or self._row >= CONSECUTIVE):
+        if not (probe or often or self._doubted or self._row >= CONSECUTIVE):
             return False
         self._shut(now, min(LONGEST_S, FIRST_S * 2.0**self._level))
         self._level = min(self._level + 1, 32)
@@ -109,9 +121,17 @@ class Ejection:
         self._rests = min(self._rests + 1, 32)
         self._shut(now, min(rest, LONGEST_REST_S))
 
+    def warned(self, now: float) -> bool:
+        """Another router left it alone. Whether it is on probation here because of that."""
+        if self._out or now - self._warned_at < WARNED_S:
+            return False
+        self._warned_at, self._doubted = now, True
+        self._out = now - self._answered_at >= FRESH_S
+        return self._out
+
     def reset(self) -> None:
         """Another process answers there now."""
-        self._out = self._probing = False
+        self._out = self._probing = self._doubted = False
         self._row = self._rests = 0
         self._outcomes.clear()
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from toolkit.contract.heartbeat import Beat
+    from toolkit.decide.poison import Strike
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
     from toolkit.policies.base import Policy, RequestView
@@ -229,6 +230,21 @@ class WorkerShared(Struct, frozen=True):
     routers: int
 
 
+class WorkerWarned(Struct, frozen=True):
+    """Another router has ejected a worker: it is to be probed here."""
+
+    worker: str
+
+
+class QuarantineTold(Struct, frozen=True):
+    """Another router has a request in quarantine, for `left_s`; what it saw, as in
+    `Quarantined`."""
+
+    digest: bytes
+    strikes: tuple[tuple[Strike, str], ...]
+    left_s: float
+
+
 class WorkerHeard(Struct, frozen=True):
     """A worker gave a sign of life."""
 
@@ -398,10 +414,11 @@ class Restored(Struct, frozen=True):
 
 
 class Quarantined(Struct, frozen=True):
-    """The request is in quarantine; what it saw: (worker, what happened)."""
+    """The request is in quarantine; what it saw: (what happened, worker)."""
 
     request: int
-    strikes: tuple[tuple[str, str], ...]
+    strikes: tuple[tuple[Strike, str], ...]
+    digest: bytes
 
 
 class Ejected(Struct, frozen=True):
@@ -480,11 +497,11 @@ RequestMessage = (
     | RequestEnded | Rejoined
 )  # fmt: skip
 WorkerMessage = (
-    WorkerGreeted | WorkerShared | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown | WorkerDied
-    | LoadRead | Stepped | Beaten
+    WorkerGreeted | WorkerShared | WorkerWarned | WorkerHeard | WorkerUp | WorkerHeldUp | WorkerDown
+    | WorkerDied | LoadRead | Stepped | Beaten
 )  # fmt: skip
 OperatorMessage = Hold | Empty | MoveAsked | UsePolicy | UseDispatch
-Told = RunningSeen | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed
+Told = RunningSeen | QuarantineTold | StagesPlanned | UseCentroids | UseMaps | Expected | TimePassed
 Message = RequestMessage | WorkerMessage | OperatorMessage | Told
 RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse | Restored
 MoveDecision = Look | MoveOrder | MoveKept | PlanStages | Restaged

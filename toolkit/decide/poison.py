@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,6 +43,8 @@ EPSILON = 1e-9
 LATELY_S = 60.0
 MOST_DEATHS = 256
 MOST_QUARANTINED = 4096
+MOST_TOLD = 1024
+"""Of other routers', that nothing has been seen of here."""
 QUARANTINE_S = 600.0
 
 
@@ -133,10 +136,50 @@ class Quarantine:
         while len(self._until) > MOST_QUARANTINED:
             self._until.popitem(last=False)
 
+    def add_told(self, digest: bytes, until: float) -> None:
+        """One of another router's: as long as there, and never in the place of one of its own."""
+        if len(self._until) < MOST_QUARANTINED // 2:
+            self._until.setdefault(digest, until)
+
     def holds(self, digest: bytes, now: float) -> bool:
         while self._until and next(iter(self._until.values())) <= now:
             self._until.popitem(last=False)
-        return digest in self._until
+        return self._until.get(digest, now) > now
+
+
+@dataclass(frozen=True)
+class ToldStrikes:
+    """What another router saw of a request that it has put in quarantine, until then."""
+
+    strikes: tuple[tuple[Strike, str], ...]
+    at: float
+    until: float
+
+
+class ToldQuarantine:
+    """Digests that other routers have in quarantine, for LATELY_S: what they saw is to be seen here
+    as well by then, or it is forgotten."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[bytes, ToldStrikes] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def add(
+        self, digest: bytes, strikes: Sequence[tuple[Strike, str]], left_s: float, now: float
+    ) -> None:
+        """`left_s`: until its quarantine ends there."""
+        until = now + min(max(left_s, 0.0), QUARANTINE_S)
+        self._told[digest] = ToldStrikes(tuple(strikes), now, until)
+        self._told.move_to_end(digest)
+        while len(self._told) > MOST_TOLD:
+            self._told.popitem(last=False)
+
+    def of(self, digest: bytes, now: float) -> ToldStrikes | None:
+        while self._told and next(iter(self._told.values())).at <= now - LATELY_S:
+            self._told.popitem(last=False)
+        return self._told.get(digest)
 
 
 class RetryBudget:

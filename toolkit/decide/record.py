@@ -4,7 +4,7 @@ A recording is JSON lines. The first names the policy, `{"policy", "seed", "tau"
 is another policy, or a process that was started again); each other one is what it went through:
 
 - `{"choose": {"workers": [...], "request": {...}}, "index": 1, "reason": "..."}`, a decision, with
-  `index` null where there was none
+  `index` null where there was none; with `"centroids": VERSION` where it has any
 - `{"assign": {"workers": [...], "waiting": [...]}, "made": [[request, worker, reason], ...]}`, a
   round
 - `{"sent": [rid, [name, dp rank], {request}, generated, group]}`, `{"counted": [rid, tokens]}`,
@@ -83,9 +83,15 @@ class Recorded(Policy):
                 "choose": {"workers": workers, "request": request},
                 "index": None if decision is None else decision.index,
                 "reason": "" if decision is None else decision.reason,
+                **self._version(),
             }
         )
         return decision
+
+    def _version(self) -> dict[str, str]:
+        """Of the centroids that it was decided by."""
+        known = None if self.locality is None else self.locality.centroids
+        return {} if known is None else {"centroids": known.version}
 
     def follow(self) -> Following:
         self._following = _RecordedFollowing(self._policy, self.write)
@@ -125,7 +131,8 @@ class RecordedRounds(Recorded, Assigner):
         shown = {"workers": workers, "waiting": waiting}
         made = self._policy.assign(workers, waiting)
         self._count(max((request.now for request in waiting), default=0.0))
-        self.write({"assign": shown, "made": [list(each) for each in made]})
+        made_lists = [list(each) for each in made]
+        self.write({"assign": shown, "made": made_lists, **self._version()})
         return made
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from toolkit.decide.poison import Quarantine, RetryBudget, Strike
+from toolkit.decide.poison import LATELY_S, Quarantine, Record, RetryBudget, Strike, ToldQuarantine
 
 if TYPE_CHECKING:
     from toolkit.decide.messages import Failed
@@ -24,6 +24,7 @@ class Retries:
         self._ranks = ranks
         self._max_retries = max_retries
         self.quarantine = Quarantine()
+        self.told = ToldQuarantine()
         self.budget = RetryBudget(2 * max_inflight)
         self.poisoned: Counter[str] = Counter()
         """By worker: its deaths for which a request was put in quarantine."""
@@ -32,6 +33,33 @@ class Retries:
         """Whether the worker has gone since it got the request: its health tells, and nobody needs
         to be warned of it."""
         return self._ranks.workers[failure.worker].died_since(failure.begun)
+
+    @property
+    def quarantines(self) -> bool:
+        """Whether requests must come with a digest."""
+        return bool(self.quarantine) or bool(self.told)
+
+    def quarantined(self, digest: bytes, now: float) -> bool:
+        """Whether a request of this digest is not to run: it failed workers a while ago, here or
+        at another router. That one's word is not enough: a worker's death counts when it was seen
+        here, too, as every router hears of it that listens there; what a worker answered is taken
+        as it is told. What then remains must be what puts a request in quarantine here."""
+        if self.quarantine.holds(digest, now):
+            return True
+        told = self.told.of(digest, now)
+        if told is None:
+            return False
+        seen = [each for each in told.strikes if self._seen(*each, told.at - LATELY_S)]
+        if not Record(seen).poisonous(self._ranks.deaths.lately(now)):
+            return False
+        self.quarantine.add_told(digest, told.until)
+        return True
+
+    def _seen(self, what: Strike, worker: str, since: float) -> bool:
+        known = self._ranks.workers.get(worker)
+        if known is None:
+            return False
+        return what in ("answer", "transfer") or known.died_since(since)
 
     def judge(self, request: RequestState, failure: Failed, now: float) -> Judgement:
         """What becomes of the request. A poisonous one is in quarantine then."""

@@ -35,8 +35,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 def _leaders(run: dict[str, Any]) -> dict[int, int]:
     """Pid -> start time of each process that the launcher started."""
-    processes = [*run.get("workers", []), run.get("router")]
-    return {p["pid"]: p["start_ticks"] for p in processes if p and p.get("pid")}
+    return {p["pid"]: p["start_ticks"] for p in state.rows_of(run) if p.get("pid")}
 
 
 def _running(names: list[str]) -> Finding:

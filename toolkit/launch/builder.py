@@ -1,40 +1,19 @@
-"""Build the workers and the router of a plan: ports, flags, environment, order of start."""
+"""Build the workers of a plan: ports, flags, environment, order of start."""
 
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
 
-from toolkit.contract.addresses import host_port, http_url, reachable
-from toolkit.contract.variables import (
-    PAUSE_VARIABLE,
-    PREEMPT_VARIABLE,
-    WORKER_KEY_VARIABLE,
-)
+from toolkit.contract.addresses import host_port, http_url
 from toolkit.launch import claims, command, hardware
-from toolkit.launch.checks.preempting import between_chunks
-from toolkit.launch.checks.waiting import PARKED
-from toolkit.launch.errors import LaunchError, Problem
 from toolkit.launch.expert_maps import PLACED, file_of
 from toolkit.launch.model import ModelFacts
-from toolkit.launch.permissions import permissions
 from toolkit.launch.placement import NodePlace
-from toolkit.launch.plan import DIST_PORTS, RUN_DIR, RouterPlan, WorkerPlan
+from toolkit.launch.plan import DIST_PORTS, RUN_DIR, WorkerPlan
 from toolkit.launch.ports import CountedPorts, FreePorts
-from toolkit.launch.profile_needs import ProfileNeeds, usable_qoe
-from toolkit.launch.wait_limits import STUCK, bounds, wait_limits
+from toolkit.launch.profile_needs import ProfileNeeds
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.role import Role
-from toolkit.settings.router.config import RouterConfig
-from toolkit.settings.router.section import Router
-
-SHARED = (Router.model_fields.keys() & RouterConfig.model_fields) - {
-    "host", "port", "admin_port", "open", "dispatch", "seed", "profile", "record",
-    "record_decisions", "api_keys_file",
-    "admin_key_file", "classes", "rebalance", "allow",
-}  # fmt: skip
-"""Keys that the router's file has as the deployment file says them. Paths become absolute; the
-others are in it in any case, or depend on more than what the file says."""
 
 
 def dispatch_of(deployment: Deployment) -> str:
@@ -46,7 +25,7 @@ def dispatch_of(deployment: Deployment) -> str:
 
 
 class PlanBuilder:
-    """Builds workers and router; holds what they share."""
+    """Builds the workers; holds what they and the routers share (`router_builder`)."""
 
     def __init__(
         self,
@@ -63,7 +42,9 @@ class PlanBuilder:
         self.locality = locality
         self.dispatch = dispatch_of(deployment)
         front = deployment.router
-        fixed = {port for port in (front.port, front.admin_port) if port}
+        fixed = set[int]()
+        for port in filter(None, (front.port, front.admin_port)):
+            fixed |= set(range(port, port + front.on_a_host))
         for role in deployment.roles.values():
             for start in (role.port, role.bootstrap_port):
                 fixed |= set(range(start, start + role.replicas)) if start else set()
@@ -168,100 +149,6 @@ class PlanBuilder:
                 )
             )
         return result
-
-    def router(self, workers: tuple[WorkerPlan, ...]) -> RouterPlan | None:
-        router = self.deployment.router
-        if router.kind == "none":
-            return None
-        node = router.node or next(iter(self.addresses))
-        if node not in self.addresses:
-            raise LaunchError([Problem("router.node", f"no host {node!r}", "name one of hosts")])
-        port = router.port or self.ports.take()
-        reach = reachable(router.host, self.addresses[node])
-        entries = [_router_entry(w, w.host == node) for w in workers if w.url]
-        if router.kind == "sglang":
-            argv = command.sglang_router_command(self.deployment, port, self.ports.take(), entries)
-            config = None
-        else:
-            argv = [sys.executable, "-m", "toolkit.router", f"{RUN_DIR}/router.json"]
-            config = self._router_config(port, entries)
-        return RouterPlan(
-            kind=router.kind,
-            node=node,
-            host=router.host,
-            port=port,
-            url=http_url(reach, port),
-            command=tuple(argv),
-            env=command.python_env() | self.deployment.env,
-            config=config,
-            local=node == self.local,
-            key_env=router.api_key_env,
-            open=router.open,
-        )
-
-    def _router_config(self, port: int, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        router = self.deployment.router
-        said = router.model_dump(mode="json", include=SHARED & router.said.keys())
-        optional = said | wait_limits(self.deployment.device, router)
-        stuck = bounds(self.deployment.device, self.deployment.restart)
-        if stuck != STUCK["cpu"]:
-            optional |= {"stuck_s": stuck.stuck_s, "announced_s": stuck.announced_s}
-        if self.deployment.prefill.waiting.order == "sjf" and not router.says("parked_per_prefill"):
-            optional["parked_per_prefill"] = PARKED
-        if self.locality:
-            optional["profile"] = self.locality.folder
-        if router.classes is not None:
-            optional["classes"] = router.classes.model_dump(mode="json")
-        if (layout := self.deployment.decode.layout) is not None:
-            optional["stages"] = [{"upto": s.upto, "replicas": s.replicas} for s in layout.stages]
-        if (rebalance := self._rebalance(layout is not None)) is not None:
-            optional["rebalance"] = rebalance
-        if allow := permissions(self.deployment):
-            optional["allow"] = allow
-        if self.deployment.insecure:
-            optional["insecure"] = True
-        for key in ("record", "record_decisions", "api_keys_file", "admin_key_file"):
-            if getattr(router, key) is not None:
-                optional[key] = str(self.deployment.path_of(getattr(router, key)))
-        if not (router.admin_key_env or router.admin_key_file):
-            optional["admin_port"] = router.admin_port or self.ports.take()
-        return {
-            "host": router.host,
-            "port": port,
-            "open": router.open,
-            "worker_api_key_env": WORKER_KEY_VARIABLE,
-            "dispatch": self.dispatch,
-            "seed": router.seed,
-            "workers": entries,
-        } | {key: value for key, value in optional.items() if value is not None}
-
-    def _rebalance(self, staged: bool) -> dict[str, Any] | None:
-        """As the router reads it, with the profile's fit where the file has none of its own."""
-        given = self.deployment.router.rebalance
-        if given is None and not staged:
-            return None
-        data = {} if given is None else given.model_dump(mode="json", exclude_unset=True)
-        qoe = usable_qoe(self.locality)
-        if "qoe" not in data and qoe is not None:
-            data["qoe"] = list(qoe.coefficients)
-        return data
-
-
-def _router_entry(worker: WorkerPlan, same_run: bool) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "name": worker.name.removesuffix("-node-0"),
-        "role": worker.role,
-        "url": worker.url,
-        "dp_size": worker.dp,
-        "dp_attention": worker.dp_attention,
-        "same_run": same_run,
-    }
-    between_layers = PREEMPT_VARIABLE in worker.env and not between_chunks(worker)
-    if between_layers or PAUSE_VARIABLE in worker.env:
-        entry["preempts"] = True
-    if worker.bootstrap_port is not None:
-        entry |= {"bootstrap_host": worker.address, "bootstrap_port": worker.bootstrap_port}
-    return entry
 
 
 def _ranges(role: Role, replica: int) -> tuple[str, ...]:

@@ -106,10 +106,10 @@ def taken(name: str, port: int, by: Holder | None) -> Problem:
 def _ports(plan: Plan) -> set[tuple[int, str, str]]:
     """Port, address and process of each that this machine is to open."""
     found = {(port, w.address, w.name) for w in plan.workers if w.local for port in w.ports}
-    if plan.router and plan.router.local:
-        found.add((plan.router.port, plan.router.host, "router"))
-        if admin := (plan.router.config or {}).get("admin_port"):
-            found.add((admin, loopback_like(plan.router.host), "router.admin_port"))
+    for router in plan.own_routers:
+        found.add((router.port, router.host, router.name))
+        if admin := (router.config or {}).get("admin_port"):
+            found.add((admin, loopback_like(router.host), f"{router.name}.admin_port"))
     return found
 
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def fixed(plan: Plan) -> dict[str, Any]:
     """What the folder holds from the beginning, by name."""
     files: dict[str, Any] = {"plan.json": plan.to_json(), **plan.expert_maps}
-    if plan.router and plan.router.config is not None:
-        files["router.json"] = plan.router.config
+    files |= {router.file: router.config for router in plan.routers if router.config is not None}
     return files
 
 
@@ -26,6 +25,7 @@ def state(plan: Plan, phase: str, fleet: Processes, start_ticks: int) -> dict[st
     """state.json now: the launcher, which is this process and began at `start_ticks`, and the
     processes that it runs."""
     rows = [_row(m) for m in fleet.processes.values()]
+    orders = {router.name: router.admin_url for router in plan.own_routers}
     return {
         "name": plan.name,
         "phase": phase,
@@ -34,10 +34,13 @@ def state(plan: Plan, phase: str, fleet: Processes, start_ticks: int) -> dict[st
         "run_id": fleet.run_id,
         "guard_pid": fleet.guard.pid,
         "router_url": plan.entry_url,
+        "router_urls": plan.entry_urls,
         "isolated": plan.isolate,
         **keys.named_keys(plan.router),
         "workers": [row for row in rows if row["role"] != "router"],
-        "router": next((row for row in rows if row["role"] == "router"), None),
+        "routers": [
+            row | {"admin_url": orders[row["name"]]} for row in rows if row["role"] == "router"
+        ],
         "updated": time.time(),
     }
 

@@ -1,24 +1,38 @@
-"""Ask the router to take nothing new, and how much is still on its way."""
+"""Ask the routers to take nothing new, and how much is still on its way."""
 
 import time
 
 from toolkit.bounded_files import parse_json
 from toolkit.contract.headers import RUN as HEADER
 from toolkit.launch import identity, keys, readiness
-from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan, RouterPlan
 
 PAUSE = 0.2
 
 
 def left(plan: Plan, run_id: str) -> int:
-    """Requests still in the router: in flight, queued or parked. The call repeats the order to
-    drain, so it may be the first one. Raises NotReady when the router does not answer properly,
-    or is not that of run `run_id`: then it is left alone.
+    """Requests still in this host's routers: in flight, queued or parked. The call repeats the
+    order to drain, so it may be the first one. A router that does not answer properly has none: it
+    has died, or will be asked again. Raises NotReady when no router answers.
     """
-    assert plan.router is not None
-    url = plan.router.admin_url
+    counts, silent = [], []
+    for router in plan.own_routers:
+        try:
+            counts.append(_left(router, run_id))
+        except readiness.NotReady as error:
+            silent.append(str(error))
+    if not counts:
+        raise readiness.NotReady("; ".join(silent))
+    if sum(counts):
+        time.sleep(PAUSE)  # in a background thread: paces the polling, nothing waits for it
+    return sum(counts)
+
+
+def _left(router: RouterPlan, run_id: str) -> int:
+    """In this one. NotReady also where it is not that of run `run_id`: then it is left alone."""
+    url = router.admin_url
     assert url is not None, "our router"
-    key = keys.admin_key(plan.router.config or {})
+    key = keys.admin_key(router.config or {})
     wrong = identity.stranger(url, run_id)
     if wrong is not None:
         raise readiness.NotReady(f"{wrong}; not this run's router")
@@ -30,10 +44,7 @@ def left(plan: Plan, run_id: str) -> int:
     status, body = readiness.get(f"{url}/workers", key=key)
     if status != 200:
         raise readiness.NotReady(f"/workers answered {status or 'nothing'}")
-    count = in_router(parse_json(body))
-    if count:
-        time.sleep(PAUSE)  # in a background thread: paces the polling, nothing waits for it
-    return count
+    return in_router(parse_json(body))
 
 
 def in_router(answer: dict[str, object]) -> int:

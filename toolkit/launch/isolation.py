@@ -30,21 +30,23 @@ _UP = 0x1
 
 
 def begin(plan: Plan) -> list[socket.socket]:
-    """Open the public port of `plan`, then move this process into a new network namespace.
+    """Open the public ports of `plan`, then move this process into a new network namespace.
 
     For a process of one thread. Its children are in the namespace too.
 
     Raises:
-        LaunchError: the public port cannot be opened, or the kernel allows no namespace.
+        LaunchError: a public port cannot be opened, or the kernel allows no namespace.
     """
-    assert plan.router is not None
-    host, port = plan.router.host, plan.router.port
-    try:
-        front = listen(host, port)
-    except OSError as error:
-        what = f"cannot listen on {host_port(host, port)}: {error.strerror}"
-        repair = f"end what listens there (ss -ltnp 'sport = :{port}'), or set another port"
-        raise LaunchError([Problem("router.port", what, repair)]) from error
+    host, front = plan.routers[0].host, list[socket.socket]()
+    for router in plan.routers:
+        try:
+            front += listen(host, router.port)
+        except OSError as error:
+            for each in front:
+                each.close()
+            what = f"cannot listen on {host_port(host, router.port)}: {error.strerror}"
+            repair = f"end what listens there (ss -ltnp 'sport = :{router.port}'), or set another"
+            raise LaunchError([Problem("router.port", what, f"{repair} port")]) from error
     try:
         enter_new()
         _bring_up("lo")

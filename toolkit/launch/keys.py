@@ -43,14 +43,14 @@ def worker_key(plan: Plan) -> str:
 
 
 def armed(plan: Plan, key: str) -> Plan:
-    """The plan with the key in the environments of its workers and its router: to run, never to
+    """The plan with the key in the environments of its workers and its routers: to run, never to
     show or to write."""
     if not key:
         return plan
     own = {WORKER_KEY_VARIABLE: key}
     workers = tuple(replace(w, env={**w.env, **own}) for w in plan.workers)
-    router = plan.router and replace(plan.router, env={**plan.router.env, **own})
-    return replace(plan, workers=workers, router=router)
+    routers = tuple(replace(r, env={**r.env, **own}) for r in plan.routers)
+    return replace(plan, workers=workers, routers=routers)
 
 
 def not_for_workers(plan: Plan) -> tuple[str, ...]:

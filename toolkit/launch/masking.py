@@ -54,7 +54,7 @@ def masked_plan(data: Mapping[str, Any]) -> dict[str, Any]:
     """A plan (`Plan.to_json`) as it may be shown or written to a file."""
     shown = dict(data)
     shown["workers"] = [_process(worker) for worker in data["workers"]]
-    shown["router"] = _process(data["router"]) if data["router"] else None
+    shown["routers"] = [_process(router) for router in data["routers"]]
     return shown
 
 

@@ -1,11 +1,13 @@
 """Orders to a deployment that runs: move requests, empty a worker, end it, start it again.
 
-Requests are the router's, processes are the launcher's: a worker is emptied by the one before it is
-ended by the other.
+Requests are the routers', processes are the launcher's: a worker is emptied by the ones before it
+is ended by the other. Of several routers each empties it of its own requests.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +27,7 @@ UP_S = 600.0
 
 @dataclass(frozen=True)
 class Drained:
-    """What a drain came to; the router's words."""
+    """What a drain came to; the routers' words."""
 
     worker: str
     moved: int
@@ -56,45 +58,84 @@ class Operator:
         if state.get("phase") != "ready":
             what = f"it is {state.get('phase')}, and takes orders when it is ready"
             raise LaunchError([Problem(run.name, what)])
-        if not state.get("admin_url"):
-            what = "it has no router that takes orders"
-            raise LaunchError([Problem(run.name, what, "use router: {kind: toolkit}")])
         self._run_id = str(state["run_id"])
-        self.router = RouterAdmin(str(state["admin_url"]), keys.admin_key(state), self._run_id)
+        key = keys.admin_key(state)
+        self.routers = [
+            RouterAdmin(row["admin_url"], key, self._run_id, row["name"])
+            for row in state.get("routers", ())
+            if row["admin_url"]
+        ]
+        """Those that this launcher has started."""
+        if not self.routers:
+            what = "it has no router that takes orders here"
+            repair = "use router: {kind: toolkit}; of several hosts, ask one that has a router"
+            raise LaunchError([Problem(run.name, what, repair)])
         if state.get("isolated"):
             isolation.enter(state["pid"])
 
     def workers(self, role: str | None = None) -> list[str]:
-        """Names of its workers, as the router knows them; of one role, in its order."""
-        rows = self.table()["workers"]
+        """Names of its workers, as its routers know them; of one role, in their order."""
+        rows = self._rows_of(self.routers[0])
         names = [row["name"] for row in rows if role is None or row["role"] == role]
         return list(dict.fromkeys(names))
 
     def url_of(self, worker: str) -> str:
         """Where a worker answers."""
-        for row in self.table()["workers"]:
+        for row in self._rows_of(self.routers[0]):
             if row["name"] == worker:
                 return str(row["url"])
         known = ", ".join(self.workers())
         raise LaunchError([Problem(worker, "no worker of this run", f"name one of {known}")])
 
-    def table(self) -> dict[str, Any]:
-        """What the router says in GET /workers."""
-        return self.router.get("/workers")
-
     def migrate(self, body: dict[str, Any]) -> dict[str, Any]:
-        """POST /admin/migrate."""
-        return self.router.post("/admin/migrate", body, UP_S)
+        """POST /admin/migrate, at each router in turn: to all that have requests of `from`, until
+        `count` have moved, or the one that has `rid`."""
+        told: list[dict[str, Any]] = []
+        refused: LaunchError | None = None
+        left = body.get("count", 1)
+        for router in self.routers:
+            try:
+                told.append(router.post("/admin/migrate", body, UP_S))
+            except LaunchError as error:  # it is another one's, or this is no order at all
+                refused = error
+                continue
+            left -= len(told[-1]["moves"])
+            if left <= 0:
+                break
+            body = body | {"count": left}
+        if not told:
+            assert refused is not None
+            raise refused
+        counts = ("moved", "kept", "ended", "lost")
+        return {
+            "moves": [move for each in told for move in each["moves"]],
+            **{name: sum(each[name] for each in told) for name in counts},
+            "stays": _added(each["stays"] for each in told),
+        }
 
     def drain(self, worker: str, deadline_s: float) -> Drained:
         """Hold a worker and empty it, as far as that can be done in time."""
         body = {"worker": worker, "deadline_s": deadline_s}
-        told = self.router.post("/admin/drain", body, deadline_s + BEYOND_S)
-        return Drained(worker, told["moved"], told["left"], told["stays"], told["seconds"])
+        told = self._order_all("/admin/drain", body, deadline_s + BEYOND_S)
+        moved, left = (sum(each[name] for each in told) for name in ("moved", "left"))
+        stays = _added(each["stays"] for each in told)
+        return Drained(worker, moved, left, stays, max(each["seconds"] for each in told))
 
     def undrain(self, worker: str) -> None:
         """Let it have requests again."""
-        self.router.post("/admin/drain", {"worker": worker, "undo": True}, BEYOND_S)
+        self._order_all("/admin/drain", {"worker": worker, "undo": True}, BEYOND_S)
+
+    def _order_all(self, path: str, body: dict[str, Any], timeout: float) -> list[dict[str, Any]]:
+        """The same order to all routers at once, and what each says."""
+        with ThreadPoolExecutor(len(self.routers)) as pool:
+            given = [pool.submit(router.post, path, body, timeout) for router in self.routers]
+        return [each.result() for each in given]
+
+    @staticmethod
+    def _rows_of(router: RouterAdmin) -> list[dict[str, Any]]:
+        """What it says of workers in GET /workers."""
+        rows: list[dict[str, Any]] = router.get("/workers")["workers"]
+        return rows
 
     def stop(self, worker: str) -> None:
         """End its processes. Returns when they are gone."""
@@ -130,11 +171,12 @@ class Operator:
 
     def _until_used(self, worker: str) -> None:
         deadline = time.monotonic() + UP_S
-        while True:
-            rows = [row for row in self.table()["workers"] if row["name"] == worker]
-            if rows and all(row["healthy"] for row in rows):
-                return
-            self._wait(deadline, f"{worker} is up, and the router was to use it")
+        for router in self.routers:
+            while True:
+                rows = [row for row in self._rows_of(router) if row["name"] == worker]
+                if rows and all(row["healthy"] for row in rows):
+                    break
+                self._wait(deadline, f"{worker} is up, and the {router.name} was to use it")
 
     def _wait(self, deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
@@ -154,3 +196,7 @@ class Operator:
             known = ", ".join(row["name"] for row in rows)
             raise LaunchError([Problem(worker, f"no worker of this run; they are {known}")])
         return mine
+
+
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter[str]()))

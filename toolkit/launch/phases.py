@@ -74,7 +74,7 @@ def _starting(seen: PhaseInputs) -> PhaseMove | None:
         return _failed([_death(m) for m in dead])
     if seen.late:
         return _failed(_what_is_missing(seen))
-    elsewhere = seen.plan.router is not None and not seen.plan.router.local
+    elsewhere = bool(seen.plan.routers) and not seen.plan.own_routers
     if elsewhere and all(m.status is Status.READY for m in seen.processes):
         return PhaseMove(Phase.READY, "own workers are ready (the router runs elsewhere)")
     return None
@@ -84,8 +84,8 @@ def _ready(seen: PhaseInputs) -> PhaseMove | None:
     if seen.stop:
         return _stop_from_ready(seen.plan)
     # What died too often rests and is tried again; only a refusal cannot get better.
-    routers = [m for m in seen.processes if m.role == "router" and m.status in FINAL]
-    if routers:
+    routers = [m for m in seen.processes if m.role == "router"]
+    if routers and all(m.status in FINAL for m in routers):
         return _failed([_death(m) for m in routers])
     workers = [m for m in seen.processes if m.role != "router"]
     if workers and all(m.status in FINAL for m in workers):
@@ -94,8 +94,8 @@ def _ready(seen: PhaseInputs) -> PhaseMove | None:
 
 
 def _stop_from_ready(plan: Plan) -> PhaseMove:
-    """Only our own router, run from here, can be told to take nothing new."""
-    if plan.router and plan.router.kind == "toolkit" and plan.router.local:
+    """Only our own routers, run from here, can be told to take nothing new."""
+    if any(router.kind == "toolkit" for router in plan.own_routers):
         return PhaseMove(Phase.DRAINING, "draining: no new requests (again to stop at once)")
     return PhaseMove(Phase.STOPPING)
 

@@ -97,7 +97,7 @@ class WorkerPlan:
 
 @dataclass(frozen=True)
 class RouterPlan:
-    """The public port: ours (`config` is its router.json), SGLang's, or none."""
+    """A public port: ours (`config` is its configuration file), or SGLang's."""
 
     kind: str
     node: str
@@ -112,6 +112,13 @@ class RouterPlan:
     """The variable that holds the clients' key."""
     open: bool = False
     """Strangers may use it, says the deployment."""
+    name: str = "router"
+    """Of its process, log and configuration file; `router-0`, .. where there are several."""
+
+    @property
+    def file(self) -> str:
+        """The configuration file in the run folder."""
+        return f"{self.name}.json"
 
     @property
     def admin_url(self) -> str | None:
@@ -135,7 +142,8 @@ class Plan:
     transfer: str | None
     local_host: str
     workers: tuple[WorkerPlan, ...]
-    router: RouterPlan | None
+    routers: tuple[RouterPlan, ...]
+    """All of one kind and over the same workers; none where clients are somebody else's."""
     timeouts: Timeouts
     restart: Restart
     problems: tuple[Problem, ...] = ()
@@ -151,8 +159,18 @@ class Plan:
     """It is to be in a network namespace of its own (`toolkit.launch.isolation`)."""
 
     @property
+    def router(self) -> RouterPlan | None:
+        """One of this host, where it has any, else the first: for what is the same of all."""
+        return next(iter((*self.own_routers, *self.routers)), None)
+
+    @property
+    def own_routers(self) -> tuple[RouterPlan, ...]:
+        """Those that this launcher starts."""
+        return tuple(router for router in self.routers if router.local)
+
+    @property
     def router_config(self) -> Mapping[str, Any]:
-        """Our router's router.json; empty without one."""
+        """The configuration of one of our routers; empty without any."""
         return (self.router.config if self.router else None) or {}
 
     @property
@@ -166,8 +184,8 @@ class Plan:
         """Addresses between which the run's keys go by plain HTTP; empty where they stay on one
         machine, or there are none."""
         hosts = {worker.host: worker.address for worker in self.workers}
-        if self.router is not None:
-            hosts.setdefault(self.router.node, self.router.host)
+        for router in self.routers:
+            hosts.setdefault(router.node, router.host)
         outside = [address for address in hosts.values() if not is_loopback(address)]
         return tuple(outside) if self.keyed and len(hosts) > 1 else ()
 
@@ -178,10 +196,16 @@ class Plan:
 
     @property
     def entry_url(self) -> str:
-        """Where clients go: the router, or the first worker when there is no router."""
+        """Where a client may go: a router of this host, if it has one, or the first worker when
+        there is none at all."""
         if self.router:
             return self.router.url
         return next(w.url for w in self.workers if w.url)
+
+    @property
+    def entry_urls(self) -> tuple[str, ...]:
+        """All places where clients may go; `entry_url` is one of them."""
+        return tuple(router.url for router in self.routers) or (self.entry_url,)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data, for people (plan.json, `--dry-run --json`): without secrets."""

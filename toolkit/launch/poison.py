@@ -1,7 +1,8 @@
-"""Which deaths of workers the run's router ascribes to poisonous requests.
+"""Which deaths of workers the run's routers ascribe to poisonous requests.
 
 Such a request kills any worker that gets it, so the worker is not to blame: its death does not
 count towards giving it up. `GET /workers` of our router says `"poison": {worker name: deaths}`.
+Of several routers the one that ascribes most counts: two may mean the same death.
 """
 
 import re
@@ -21,8 +22,7 @@ class Poison:
     `ask` by another one."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._ours = plan.router is not None and plan.router.kind == "toolkit"
+        self._routers = [router for router in plan.routers if router.kind == "toolkit"]
         self._next: float | None = None
         self._until = 0.0
 
@@ -33,7 +33,7 @@ class Poison:
 
     def after(self, now: float, window: float) -> None:
         """A worker died at `now`; its death counts for `window` s."""
-        if self._ours:
+        if self._routers:
             self._next, self._until = now + FIRST, now + window
 
     def due(self, now: float) -> bool:
@@ -44,21 +44,24 @@ class Poison:
         return True
 
     def ask(self) -> dict[str, int]:
-        """Deaths by poison of each worker, by name. NotReady when the router does not say."""
-        router = self._plan.router
-        assert router is not None
-        key = keys.admin_key(router.config or {})
-        status, body = readiness.get(f"{router.admin_url}/workers", key=key)
-        if status != 200:
-            raise readiness.NotReady(f"/workers answered {status or 'nothing'}")
-        counts = parse_json(body).get("poison")
-        return {
-            str(name): count
-            for name, count in (counts.items() if isinstance(counts, dict) else ())
-            if isinstance(count, int)
-        }
+        """Deaths by poison of each worker, by name. NotReady when no router says."""
+        told: list[dict[str, int]] = []
+        for router in self._routers:
+            key = keys.admin_key(router.config or {})
+            status, body = readiness.get(f"{router.admin_url}/workers", key=key)
+            if status == 200:
+                told.append(_counts(parse_json(body).get("poison")))
+        if not told:
+            raise readiness.NotReady("no router says /workers")
+        names = {name for counts in told for name in counts}
+        return {name: max(counts.get(name, 0) for counts in told) for name in names}
 
     @staticmethod
     def of(counts: dict[str, int], name: str) -> int:
         """The count of a process: all nodes of a worker share that worker's."""
         return counts.get(re.sub(r"-node-\d+$", "", name), 0)
+
+
+def _counts(poison: object) -> dict[str, int]:
+    rows = poison.items() if isinstance(poison, dict) else ()
+    return {str(name): count for name, count in rows if isinstance(count, int)}

@@ -63,7 +63,9 @@ class Processes:
         again for ever. Before, it fails the start."""
         self._deaths = ProcessDeaths(plan, background, changed)
         self._probes = Probes(run_id, background, changed)
-        self._reporter = ReturnReporter(plan, run_id, background)
+        self._reporters = [
+            ReturnReporter(plan, router, run_id, background) for router in plan.routers
+        ]
         self._stalls = WorkerStalls(bounds(plan.device, plan.restart), scratch)
         self._selector = selector
         self._changed = changed
@@ -82,7 +84,7 @@ class Processes:
             m.next_start for m in everyone if m.status in RETRIED and not self._must_wait(m)
         ]
         times += [
-            self._reporter.timer,
+            *(reporter.timer for reporter in self._reporters),
             self.logs.timer,
             self._probes.timer(everyone),
             self._stalls.timer(everyone),
@@ -114,7 +116,8 @@ class Processes:
         self._probes.tick(self.processes.values(), now)
         for m, why in self._stalls.tick(self.processes.values(), now):
             self._end_stuck(m, why)
-        self._reporter.tick(self.processes.values(), now)
+        for reporter in self._reporters:
+            reporter.tick(self.processes.values(), now)
         if self.patient:
             self._deaths.tick(self.processes.values(), now)
 

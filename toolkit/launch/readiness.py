@@ -70,8 +70,8 @@ def api_key(plan: Plan) -> str | None:
 
 
 def generate(plan: Plan, timeout: float) -> list[float]:
-    """Generate through the whole path, once per worker of the larger side (at most 8 times).
-    Workers that embed are asked for an embedding.
+    """Generate through the whole path, once per worker of the larger side (at most 8 times), and
+    once at least through each router of this host. Workers that embed are asked for an embedding.
 
     Returns the seconds each took. Raises NotReady with what was answered instead.
     """
@@ -80,11 +80,13 @@ def generate(plan: Plan, timeout: float) -> list[float]:
         for r in ("prefill", "decode", "plain")
     ]
     times = []
-    for _ in range(min(max(sides), 8)):
+    routers = plan.own_routers or plan.routers
+    for number in range(max(min(max(sides), 8), len(routers))):
         begin = time.monotonic()
-        if plan.router:
+        if routers:
             path, body = _asked(plan)
-            status, answer = post(f"{plan.router.url}{path}", body, timeout, api_key(plan))
+            url = routers[number % len(routers)].url
+            status, answer = post(f"{url}{path}", body, timeout, api_key(plan))
         else:
             status, answer = _without_router(plan, timeout)
         _check(_asked(plan)[0], status, answer)

@@ -12,6 +12,7 @@ from toolkit.launch.model import read_model
 from toolkit.launch.placement import ReplicaRequest, place
 from toolkit.launch.plan import Plan
 from toolkit.launch.profile_needs import read_locality
+from toolkit.launch.router_builder import RouterBuilder
 from toolkit.launch.wait_limits import of_device
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.dp_policy import check_args
@@ -52,7 +53,7 @@ def resolve(deployment: Deployment, host: str | None = None) -> Plan:
         local_host=local,
         workers=workers,
         expert_maps=expert_maps(deployment, locality, workers),
-        router=builder.router(workers),
+        routers=RouterBuilder(builder, workers).routers(),
         timeouts=deployment.timeouts,
         restart=of_device(deployment.device, deployment.restart),
         locality=locality,

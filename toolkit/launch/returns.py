@@ -1,4 +1,4 @@
-"""Tell the router how long starts take, and when a worker that has died is back.
+"""Tell a router how long starts take, and when a worker that has died is back.
 
 Requests that find no worker of a role wait for as long as that takes (`toolkit.decide.returns`).
 Only the launcher knows: it starts them. It tells at each change, and again until it is heard.
@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.contract.headers import RUN
 from toolkit.launch import keys, readiness
 from toolkit.launch.background import Background
-from toolkit.launch.plan import Plan
+from toolkit.launch.plan import Plan, RouterPlan
 from toolkit.launch.process import FINAL, RETRIED, Managed, Status
 
 AGAIN_S = 2.0
@@ -19,14 +19,12 @@ SHORTEST_S = 1.0
 
 
 class ReturnReporter:
-    """Watches the processes for changes. Used by one thread."""
+    """Watches the processes for changes, for one of the plan's routers. Used by one thread."""
 
-    def __init__(self, plan: Plan, run_id: str, background: Background) -> None:
-        router = plan.router
-        self._plan = plan
-        self._url = router.admin_url if router is not None and router.kind == "toolkit" else None
-        self._elsewhere = router is not None and not router.local
-        self._run = {} if self._elsewhere else {RUN: run_id}
+    def __init__(self, plan: Plan, router: RouterPlan, run_id: str, background: Background) -> None:
+        self._router = router
+        self._url = router.admin_url
+        self._run = {RUN: run_id} if router.local else {}
         self._first_delay = plan.restart.first_delay
         self._background = background
         self._told: Any = None
@@ -41,8 +39,8 @@ class ReturnReporter:
     def tick(self, processes: Iterable[Managed], now: float) -> None:
         """Tell the router, if there is something new."""
         everyone = list(processes)
-        heard = self._elsewhere or any(
-            m.role == "router" and m.status is Status.READY for m in everyone
+        heard = not self._router.local or any(
+            m.name == self._router.name and m.status is Status.READY for m in everyone
         )
         known = [(m.name, m.status, m.restarts, m.usual_start_s) for m in everyone]
         waits = self._again is not None and now < self._again
@@ -61,9 +59,7 @@ class ReturnReporter:
         self._background.ask(lambda: self._post(body), answer)
 
     def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
-        router = self._plan.router
-        assert router is not None
-        key = keys.admin_key(router.config or {})
+        key = keys.admin_key(self._router.config or {})
         return readiness.post(f"{self._url}/admin/returns", body, 5.0, key, self._run)
 
 

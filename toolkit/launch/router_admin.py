@@ -21,7 +21,8 @@ SILENT_S = 30.0
 
 @dataclass(frozen=True)
 class RouterAdmin:
-    """Where a router takes orders. `key`: the admin's; `run_id`: orders are for this run's only.
+    """Where a router takes orders. `key`: the admin's; `run_id`: orders are for this run's only;
+    `name`: of its process.
 
     Raises LaunchError with what the router says where it refuses.
     """
@@ -29,6 +30,7 @@ class RouterAdmin:
     url: str
     key: str | None = None
     run_id: str = ""
+    name: str = "router"
 
     def post(self, path: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
         """An order, and what came of it."""

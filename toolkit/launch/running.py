@@ -57,9 +57,9 @@ class Running:
 
     @property
     def router_pid(self) -> int | None:
-        """Process id of the router; None when there is none."""
-        router = self.supervisor.fleet.processes.get("router")
-        return router.pid if router else None
+        """Process id of the (first) router; None when there is none."""
+        everyone = self.supervisor.fleet.processes.values()
+        return next((m.pid for m in everyone if m.role == "router"), None)
 
     @property
     def preloaded_pid(self) -> int | None:

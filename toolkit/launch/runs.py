@@ -13,7 +13,7 @@ from typing import Any
 
 from toolkit.launch import trees
 from toolkit.launch.errors import LaunchError, Problem
-from toolkit.launch.state import STATE, read_state, runs_root
+from toolkit.launch.state import STATE, read_state, rows_of, runs_root
 
 HOW = "name one by its folder: --run FOLDER (or its whole path)"
 
@@ -39,8 +39,7 @@ class Run:
     @property
     def lives(self) -> bool:
         """It does, or a process that it started and did not live to end."""
-        rows = [self.state, *(self.state.get("workers") or ()), self.state.get("router")]
-        return any(_lives(row) for row in rows if row)
+        return any(_lives(row) for row in (self.state, *rows_of(self.state)))
 
     def __str__(self) -> str:
         how = self.state.get("phase")

@@ -11,7 +11,7 @@ def summary(plan: Plan) -> Any:
     """A rich table with one row per process."""
     from rich.table import Table
 
-    several = len({w.host for w in plan.workers}) > 1
+    several = len({w.host for w in plan.workers} | {r.node for r in plan.routers}) > 1
     title = f"{plan.name}: {plan.model.served_name} on {plan.device}, {plan.mode}"
     if plan.transfer:
         title += f", KV over {plan.transfer}, decode chosen {_when(plan.dispatch)}"
@@ -26,9 +26,8 @@ def summary(plan: Plan) -> Any:
         row += [_devices(plan, w), _sizes(w), f"{w.kv_tokens:,}" if w.kv_tokens else "by memory"]
         row += [", ".join(w.ranges)] * staged
         table.add_row(*(row if several else row[:2] + row[3:]))
-    if plan.router:
-        router = plan.router
-        row = ["router" + ("" if router.local else " *"), router.kind, router.node, router.host]
+    for router in plan.routers:
+        row = [router.name + ("" if router.local else " *"), router.kind, router.node, router.host]
         row += [str(router.port), "", "", ""] + [""] * staged
         table.add_row(*(row if several else row[:2] + row[3:]))
     if several:
@@ -63,14 +62,16 @@ def locality(plan: Plan) -> str:
 def commands(plan: Plan) -> str:
     """Every command, ready for a shell but for secrets (`***`), grouped by host."""
     blocks = [f"# {line}" for line in [locality(plan)] if line]
-    for host in dict.fromkeys(w.host for w in plan.workers):
+    hosts = [w.host for w in plan.workers] + [router.node for router in plan.routers]
+    for host in dict.fromkeys(hosts):
         whose = "this launcher" if host == plan.local_host else f"toolkit launch ... --host {host}"
         blocks.append(f"# {host} ({whose})")
         for w in plan.workers:
             if w.host == host:
                 blocks.append(f"# {w.name}\n{_shell(w.env, w.command)}")
-        if plan.router and plan.router.node == host:
-            blocks.append(f"# router\n{_shell(plan.router.env, plan.router.command)}")
+        for router in plan.routers:
+            if router.node == host:
+                blocks.append(f"# {router.name}\n{_shell(router.env, router.command)}")
     return "\n\n".join(blocks)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit.contract.memory_turn import MemoryTurn
 from toolkit.contract.variables import FRONT_VARIABLE as FRONT
 from toolkit.contract.variables import HEARTBEAT_VARIABLE as HEARTBEAT
-from toolkit.contract.variables import TURN_VARIABLE
+from toolkit.contract.variables import ROUTER_NAME_VARIABLE, TURN_VARIABLE
 from toolkit.launch import keys
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.process import Managed
@@ -18,8 +18,8 @@ from toolkit.launch.turns import Turn, turns
 def started(
     plan: Plan, run_dir: Path, scratch: Path, front: Sequence[socket.socket]
 ) -> list[Managed]:
-    """The processes that `plan` wants on this machine: its workers, then its router, which
-    inherits `front`. They put temporary files into `scratch`."""
+    """The processes that `plan` wants on this machine: its workers, then its routers, each of which
+    inherits those of `front` that have its port. They put temporary files into `scratch`."""
     temporary = variables(scratch)
     here = [w for w in plan.workers if w.local]
     waits = turns(here)
@@ -42,21 +42,22 @@ def started(
         )
         for w in here
     ]
-    if plan.router and plan.router.local:
-        router, passed = plan.router, [each.fileno() for each in front]
+    workers = [m.name for m in result]
+    for router in plan.own_routers:
+        passed = [each.fileno() for each in front if each.getsockname()[1] == router.port]
         inherits = {FRONT: ",".join(map(str, passed))} if passed else {}
         result.append(
             Managed(
-                name="router",
+                name=router.name,
                 role="router",
                 url=router.url,
                 health_url=f"{router.url}/readiness",
                 command=_within(run_dir, router.command),
                 env={**temporary, **router.env, **inherits},
-                log=run_dir / "router.log",
+                log=run_dir / f"{router.name}.log",
                 # SGLang's router fills its log with complaints about workers not yet there.
-                after=[m.name for m in result] if router.kind == "sglang" else (),
-                without=keys.not_for_the_router(plan),
+                after=workers if router.kind == "sglang" else (),
+                without=(*keys.not_for_the_router(plan), ROUTER_NAME_VARIABLE),
                 passed=passed,
             )
         )

@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,8 @@ def read_state(run_dir: Path) -> dict[str, Any]:
         what = f"no readable {STATE}: {error}"
         raise LaunchError([Problem(str(run_dir), what, "name another run with --run")]) from error
     return state
+
+
+def rows_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a state says of each process: the workers', then the routers'."""
+    return [*(state.get("workers") or ()), *(state.get("routers") or ())]

@@ -38,7 +38,7 @@ REDRAW = 0.5
 class Supervisor:
     """Supervises the local processes of one plan. Call `run` once.
 
-    `front`: listening sockets for the router that another namespace has; closed with the stop.
+    `front`: listening sockets for the routers that another namespace has; closed with the stop.
     """
 
     def __init__(
@@ -183,7 +183,9 @@ class Supervisor:
             times = f"{len(result)} generation(s) through the whole path, slowest"
             worst = max(result) * 1000
             self._go(
-                PhaseMove(Phase.READY, f"ready: {times} {worst:.0f} ms; {self.plan.entry_url}")
+                PhaseMove(
+                    Phase.READY, f"ready: {times} {worst:.0f} ms; {', '.join(self.plan.entry_urls)}"
+                )
             )
             return
         self._tries += 1

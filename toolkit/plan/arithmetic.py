@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolkit.settings.systems import System
 from toolkit.simulate.costs import minds_lengths
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.costs.drafted import drafted
 
 if TYPE_CHECKING:
+    from toolkit.bench.suite.question import Subject
     from toolkit.plan.candidate import Candidate
     from toolkit.simulate.experts import SimulatedExperts
     from toolkit.simulate.request import Request
@@ -58,9 +58,9 @@ class Arithmetic:
         flying = mean("output_tokens_s") * mean("tpot_mean") / ranks  # by Little's law
         self._batch = max(1, round(flying))
 
-    def of(self, system: System) -> str:
+    def of(self, system: Subject) -> str:
         """The sentence; empty where the costs say nothing of that system."""
-        say: dict[System, Callable[[], str]] = {
+        say: dict[Subject, Callable[[], str]] = {
             "late dispatch": self._late,
             "level KV": self._level,
             "expert locality": self._locality,

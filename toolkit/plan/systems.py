@@ -13,15 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench.class_ratios import CLASSES
-from toolkit.bench.suite.questions import (
-    E2E,
-    Asked,
-    Question,
-    SuiteArm,
-    changed,
-    questions_for,
-    variant,
-)
+from toolkit.bench.suite.expert_questions import BY_AFFINITY, BY_LOAD, PlacedExperts
+from toolkit.bench.suite.question import E2E, Asked, Question, Subject, SuiteArm
+from toolkit.bench.suite.questions import questions_for
+from toolkit.bench.suite.variants import changed, variant
 from toolkit.bench.suite.verdicts import SuiteVerdict, judge
 from toolkit.contract.request_class import RequestClass
 from toolkit.launch.errors import LaunchError
@@ -32,7 +27,6 @@ from toolkit.plan.errors import PlanError
 from toolkit.plan.stages import OFF, stager, staging, why_not
 from toolkit.plan.trials import Trials
 from toolkit.settings.document import Document, normal
-from toolkit.settings.systems import System
 from toolkit.simulate.costs.captured import Captured
 from toolkit.simulate.errors import SimulateError
 
@@ -53,6 +47,15 @@ ABOUT_OURS = ("preempted prompts", "speculative decoding")
 is about what they would be better than."""
 EXPERTS = "experts"
 """The variant whose workers capture experts."""
+NOT_SIMULATED: Mapping[Subject, str] = {
+    "relocated experts": "SGLang's EPLB is not simulated: --placement search says when moving "
+    "pays, toolkit bench suite whether it does against EPLB",
+    "expert placement": "two-batch overlap is not simulated: --placement search compares "
+    "placements, toolkit bench suite asks with overlap",
+}
+"""Of these the strongest alternative is missing here, so no answer would be *on*."""
+ANY_PLACEMENT = PlacedExperts(dict.fromkeys((BY_LOAD, BY_AFFINITY), "not made"))
+"""What could be asked of a profile is left out for the reason that counts here."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class SystemAnswer:
     because: str
 
     @property
-    def system(self) -> System:
+    def system(self) -> Subject:
         return self.verdict.question.system
 
 
@@ -73,7 +76,7 @@ class SystemsPlanned:
     """`left_out`: systems that were not asked about, and why. `simulations`: that it took."""
 
     answers: tuple[SystemAnswer, ...]
-    left_out: tuple[tuple[System, str], ...]
+    left_out: tuple[tuple[Subject, str], ...]
     simulations: int
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def answer(
     """
     document, why_no_stages = _staged(normal(task.document), task)
     try:
-        asked = questions_for(document, CHUNKS)
+        asked = questions_for(document, CHUNKS, ANY_PLACEMENT)
     except ValueError as error:
         raise PlanError(str(error)) from error
     players = _Players(task, document, asked, capture, report)
@@ -155,6 +158,8 @@ def _in_open_loop(question: Question) -> Question:
 
 def _why_not(question: Question, task: Task) -> str:
     """Why it cannot be asked of the simulator; empty where it can."""
+    if question.system in NOT_SIMULATED:
+        return NOT_SIMULATED[question.system]
     known = task.experts is not None and task.experts.signatures is not None
     if question.system == "expert locality" and not known:
         return "nobody says which experts requests use: --experts PROFILE"

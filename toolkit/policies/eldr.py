@@ -94,7 +94,7 @@ class EldrPolicy(ExpertLocality, Policy):
         super().__init__(tau, centroids)
         self.overload = overload
         self.locality = self
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         queues = {i: worker.requests for i, worker in enumerate(workers) if worker.healthy}

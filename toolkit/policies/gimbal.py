@@ -110,7 +110,7 @@ class GimbalPolicy(Policy):
         self.thresholds = thresholds or Thresholds()
         self.users = UserMap(capacity, expiry)
         self.counters = GimbalCounters()
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         healthy = healthy_indices(workers)

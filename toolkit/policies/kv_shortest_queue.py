@@ -25,7 +25,7 @@ class KvShortestQueuePolicy(Policy):
     name = "kv_shortest_queue"
 
     def __init__(self, seed: int = 0) -> None:
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         ranks = read_ranks(workers)

@@ -28,7 +28,7 @@ class LabelOraclePolicy(Policy):
     name = "label_oracle"
 
     def __init__(self, seed: int = 0, capacity: int = 1024) -> None:
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
         self._capacity = capacity
         self._homes: OrderedDict[str, Group] = OrderedDict()
         self._labels: Counter[Group] = Counter()

@@ -38,7 +38,7 @@ class LeastTokensPolicy(Policy):
         throughput: float = 2000.0,
         mean_prefill_tokens: int = 1024,
     ) -> None:
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
         self._weight = kv_pressure_weight
         self._throughput = throughput
         self._mean_prefill_tokens = mean_prefill_tokens

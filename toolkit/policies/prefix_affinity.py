@@ -29,7 +29,7 @@ class PrefixAffinityPolicy(Policy):
     needs = Needs(blocks=True)
 
     def __init__(self, seed: int = 0, max_imbalance: int = 8, capacity: int = 100_000) -> None:
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
         self._max_imbalance = max_imbalance
         self._capacity = capacity
         self._holders: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()

@@ -20,7 +20,7 @@ class ShortestQueuePolicy(Policy):
     name = "shortest_queue"
 
     def __init__(self, seed: int = 0) -> None:
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         healthy = healthy_indices(workers)

@@ -99,6 +99,7 @@ class Relocator:
             "step_s": self._step_s,
             "tokens": self._online.tokens if self._online else 0,
             **asdict(self.figures),
+            "decisions": dict(self.figures.decisions),  # `asdict` counts a Counter's pairs
             "decided": list(self.decided),
         }
 

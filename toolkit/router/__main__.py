@@ -91,12 +91,15 @@ def relays_of(config_path: str) -> int:
     try:
         given = read_json(Path(config_path))
         asked, most = given.get("relays", 1), given.get("max_inflight", 0)
+        here = given.get("routers_here", 1)
     except (OSError, ValueError, AttributeError):  # whoever reads all of it says so
         return 1
     if asked == "auto":
         from toolkit.settings.router.relays import automatic
 
-        return automatic(len(os.sched_getaffinity(0)), most if isinstance(most, int) else 0)
+        most = most if isinstance(most, int) else 0
+        here = here if type(here) is int and here > 0 else 1
+        return automatic(len(os.sched_getaffinity(0)), most, here)
     return asked if type(asked) is int else 1
 
 

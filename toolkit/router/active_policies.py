@@ -61,7 +61,7 @@ class ActivePolicies(WorkerListener):
 
     def use(self, side: str, name: str) -> None:
         """A fresh policy for `side`. ValueError names the known ones."""
-        seed, tau = self.config.seed, self.config.tau
+        seed, tau = self.config.policy_seed, self.config.tau
         policy = self.record.of(make_policy(name, seed, side, tau), side)
         if side == "decode" and self.locality is not None:
             self.locality.attach(policy)

@@ -104,12 +104,12 @@ class AdminOrders:
                 "there is no profile to refit in: give the router's configuration a `profile` and "
                 "decode_policy eldr",
             )
-        from toolkit.router.eldr.drift_refits import TooFew
+        from toolkit.router.eldr.drift_refits import FittedElsewhere, TooFew
         from toolkit.router.eldr.refits import RefitError
 
         try:
             return as_json(await locality.refit_now(force))
-        except TooFew as error:
+        except (TooFew, FittedElsewhere) as error:
             return refusal(409, str(error))
         except RefitError as error:
             return refusal(500, f"the refit failed: {error}")

@@ -80,7 +80,7 @@ class Channel:
     @property
     def quarantines(self) -> bool:
         """Whether requests must come with a digest."""
-        return bool(self.decider.attempts.retries.quarantine)
+        return self.decider.attempts.retries.quarantines
 
     def beside(self, number: int, rid: str, worker: str) -> None:
         """Nobody has to know: what ends this process ends its connections too."""

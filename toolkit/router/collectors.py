@@ -117,6 +117,17 @@ class LocalityCollector(Collector):
         fit, watch = self._locality.assignment.fit, self._locality.drift.watch
         rows = 0 if fit is None else len(fit.centroids.rows)
         yield GaugeMetricFamily(PREFIX + "eldr_centroids", "Centroids now", value=rows)
+        serving = self._locality.serving
+        yield GaugeMetricFamily(
+            PREFIX + "eldr_centroids_version",
+            "A number for the centroids that decide now, the same in all routers that have them",
+            value=0 if serving is None else int(serving.version, 16),
+        )
+        yield GaugeMetricFamily(
+            PREFIX + "eldr_fits_here",
+            "1: this router fits centroids, 0: another one over the same workers does",
+            value=not self._locality.following,
+        )
         if fit is not None:
             yield GaugeMetricFamily(
                 PREFIX + "eldr_expected_cosine",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit.router.admin import AdminOrders
+from toolkit.router.others.requests import RequestsElsewhere
 from toolkit.router.request_orders import RequestOrders
 from toolkit.router.upgrade_orders import UpgradeOrders
 from toolkit.router.views import MetricsPage, Overview, RouterHealth
@@ -24,7 +25,9 @@ def endpoints(
         RouterHealth(control.known_workers, control.draining),
         Overview(guard, control),
         MetricsPage(control),
-        RequestOrders(guard, control.planes),
+        RequestOrders(
+            guard, control.planes, RequestsElsewhere(control.notices, guard.keys, control.planes)
+        ),
         AdminOrders(guard, control),
         UpgradeOrders(guard, upgrades),
     ]

@@ -14,6 +14,8 @@ from toolkit.router.drains import Drains
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
+from toolkit.router.others.exchange import NoticeExchange
+from toolkit.router.others.findings import SharedFindings
 from toolkit.router.policy_figures import PolicyCollector
 from toolkit.router.prefills import FinishedPrefills
 from toolkit.router.stage_figures import RebalanceCollector, StageCollector
@@ -23,6 +25,7 @@ from toolkit.router.switches import Switches
 if TYPE_CHECKING:
     from toolkit.router.asks import AskedPlane
     from toolkit.router.eldr.locality import Locality
+    from toolkit.router.eldr.shared_centroids import SharedCentroids
     from toolkit.settings.router.config import RouterConfig
 
 
@@ -41,7 +44,10 @@ class ControlPlane:
             config, config.secret(config.worker_api_key_env)
         )
         known_workers.listen(metrics)
+        self.notices = NoticeExchange(known_workers, metrics)
+        known_workers.listen(SharedFindings(known_workers, self.notices))
         self.locality = load_locality(config, known_workers)
+        self.centroids = share_centroids(self.locality, self.notices, known_workers)
         self.policies = ActivePolicies(config, known_workers, metrics, self.switches, self.locality)
         self.planning = StagePlanning(known_workers.channel)
         known_workers.listen(self.planning)
@@ -69,6 +75,8 @@ class ControlPlane:
         """Listen to workers."""
         if self.locality is not None:
             self.locality.start()
+        if self.centroids is not None:
+            self.centroids.start()
         for worker in self.known_workers.workers:
             task = asyncio.create_task(Watcher(worker, self.known_workers, self.config).run())
             self._watchers.append(task)
@@ -77,6 +85,9 @@ class ControlPlane:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self.notices.stop()
+        if self.centroids is not None:
+            await self.centroids.stop()
         if self.locality is not None:
             await self.locality.stop()
         self.policies.record.close()
@@ -93,3 +104,16 @@ def load_locality(config: RouterConfig, known_workers: KnownWorkers) -> Locality
     from toolkit.router.eldr.locality import Locality
 
     return Locality(config, known_workers)
+
+
+def share_centroids(
+    locality: Locality | None, notices: NoticeExchange, known_workers: KnownWorkers
+) -> SharedCentroids | None:
+    """What has all routers use the same centroids; None: this one has none."""
+    if locality is None:
+        return None
+    from toolkit.router.eldr.shared_centroids import SharedCentroids
+
+    shared = SharedCentroids(locality, notices)
+    known_workers.listen(shared)
+    return shared

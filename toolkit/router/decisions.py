@@ -27,7 +27,7 @@ class DecisionRecord:
     """The files of both sides, where asked for. ConfigError: they cannot be written."""
 
     def __init__(self, config: RouterConfig) -> None:
-        self._seed, self._tau = config.seed, config.tau
+        self._seed, self._tau = config.policy_seed, config.tau
         name = config.record_decisions or os.environ.get(ROUTER_RECORD_VARIABLE)
         sides = ("prefill", "decode") if name else ()
         self._sinks = {side: _Sink(f"{name}.{side}.jsonl") for side in sides}

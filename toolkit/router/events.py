@@ -12,6 +12,7 @@ from time import monotonic, time
 
 from toolkit.contract import events
 from toolkit.contract.headers import ROUTER
+from toolkit.contract.notices import Notice
 from toolkit.contract.paths import EVENTS
 from toolkit.router.errors import OutOfResources, UpstreamError
 from toolkit.router.identity import other_run
@@ -247,6 +248,9 @@ class Watcher:
                 self._pinged(event)
             case events.Routers():
                 self.worker.shared_by(event.names)
+            case Notice():
+                for listener in self._known_workers.listeners:
+                    listener.noticed(event)
             case events.Hello():
                 self._hello = True
                 self._stranger = other_run(self.worker.config, event.run) or _unknown(event)

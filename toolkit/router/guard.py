@@ -55,27 +55,27 @@ class Guard:
         self._port = config.admin_port
         self._host = config.host
         self._url = http_url(loopback_like(config.host), config.admin_port)
-        self._keys: Keyring = keyring(config)
+        self.keys: Keyring = keyring(config)
 
     @property
     def names(self) -> frozenset[str]:
         """What the client keys are called."""
-        return self._keys.names
+        return self.keys.names
 
     @property
     def admin_url(self) -> str | None:
         """Where the admin's endpoints answer without a key; None: nowhere."""
-        return self._url if self._port and not self._keys.admin else None
+        return self._url if self._port and not self.keys.admin else None
 
     def shows_addresses(self, request: web.Request) -> bool:
         """Whether GET /workers tells whoever asks where the workers are: the admin, and without an
         admin key everybody at a public port that only this machine can reach."""
         admin: bool = request[CALLER].admin
-        return admin or (not self._keys.admin and is_loopback(self._host))
+        return admin or (not self.keys.admin and is_loopback(self._host))
 
     def refuse(self, request: web.Request) -> web.Response | None:
         """The answer that ends this request; None lets it in, with its caller under CALLER."""
-        caller = self._keys.caller(_given(request))
+        caller = self.keys.caller(_given(request))
         if self.at_admin_port(request):
             wrong = strange(request)
             if wrong is not None:
@@ -83,11 +83,11 @@ class Guard:
             if request.path not in ADMIN_PORT_PATHS and not request.path.startswith(REQUESTS):
                 has = ", ".join((*sorted(ADMIN_PORT_PATHS), REQUESTS + "ID"))
                 return _error(request, 404, f"The admin port has only: {has}")
-            if not self._keys.admin:
+            if not self.keys.admin:
                 caller = Caller(admin=True)
             elif caller is None and request.path not in OPEN_PATHS:
                 return unauthorized(request)
-        elif caller is None and self._keys.clients and not _open(request):
+        elif caller is None and self.keys.clients and not _open(request):
             return unauthorized(request)
         request[CALLER] = caller or _NOBODY
         return None
@@ -97,7 +97,7 @@ class Guard:
         caller = request[CALLER]
         if caller.admin:
             return None
-        if not self._keys.admin:
+        if not self.keys.admin:
             where = f"at {self._url} only" if self._port else "nowhere"
             return _error(
                 request,

@@ -56,6 +56,9 @@ class Metrics(WorkerListener):
         self.retries = Counter("retries", "Requests run again from scratch", **one)
         self.poisoned = Counter("poisoned", "Requests given up as they fail workers", **one)
         self.ejected = Counter("ejected", "Workers left alone as they fail", ["worker"], **one)
+        self.notices = Counter(
+            "notices", "Notices between routers over the same workers", ["kind", "outcome"], **one
+        )
         self.resumes = Counter("resumes", "Streams resumed on another worker", **one)
         self.early = Counter("early", "Streams that began with their prefill's token", **one)
         self.chosen_early = Counter(

@@ -14,3 +14,8 @@ def own_name() -> str:
     host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:32]
     made = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
     return os.environ.setdefault(ROUTER_NAME_VARIABLE, made)
+
+
+def shown(name: str, admin: bool) -> str:
+    """A router's name as an answer has it: to the admin as it is, to clients without the host."""
+    return name if admin else name.rpartition("-")[2]

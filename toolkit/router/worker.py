@@ -44,6 +44,7 @@ class HearsOfWorker(Protocol):
     def given_up(self, worker: Worker, why: str, kind: Reason) -> None: ...
     def moving(self, worker: Worker, event: Moving) -> None: ...
     def stepped(self, rank: Rank) -> None: ...
+    def routers_changed(self) -> None: ...
 
 
 class Rank(RankState):
@@ -204,6 +205,8 @@ class Worker(WorkerState):
         self.on_moving: dict[str, Callable[[Moving], None]] = {}
         """Who is told what becomes of an order to send a request elsewhere, by its rid here."""
         self._aborts: set[Call] = set()
+        self.other_routers: frozenset[str] = frozenset()
+        """Names of those that send requests there, too, as it last said."""
 
     def post(
         self,
@@ -247,10 +250,12 @@ class Worker(WorkerState):
 
     def shared_by(self, names: Iterable[str]) -> None:
         """Routers of these names send requests there, this one among them."""
-        others = set(names) - {own_name()}
+        self.other_routers = others = frozenset(names) - {own_name()}
         if len(others) + 1 != self.routers:
             log.info("worker %s has %s routers", self.name, len(others) + 1)
         self.channel.send(m.WorkerShared(self.name, len(others) + 1))
+        for listener in self._listeners:
+            listener.routers_changed()
 
     def prefill_done(self, event: PrefillDone) -> None:
         waits = self.prefills.get(event.rid) if event.left else self.prefills.pop(event.rid, None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolkit.contract.events import GaveWay, Moving
+    from toolkit.contract.notices import Notice
     from toolkit.decide import messages as m
     from toolkit.decide.messages import FailureKind
     from toolkit.router.worker import Rank, Worker
@@ -43,6 +44,12 @@ class WorkerListener:
 
     def health_changed(self, worker: str) -> None:
         """Its health, or a rank's of it, is not what it was."""
+
+    def routers_changed(self) -> None:
+        """Another router has come to a worker, or gone."""
+
+    def noticed(self, notice: Notice) -> None:
+        """Another router says something, through a worker."""
 
     def note(self, order: m.Noted) -> None:
         """The decider has decided something that no single request or worker is ordered."""

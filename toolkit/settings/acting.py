@@ -46,6 +46,15 @@ def pool_problem(policy: str | None, pd: bool, dispatch: str | None) -> str:
     return why and f"{policy}: {why}, or write {bare(policy)}"
 
 
+def share_problem(router: Router) -> str:
+    """Why so many routers of late dispatch have nothing to park; empty: each has a part."""
+    count, parked = router.count, router.parked_per_prefill
+    if router.dispatch != "late" or count <= parked:
+        return ""
+    what = f"{count} cannot share parked_per_prefill {parked}, of which each needs one at least"
+    return f"{what}: raise it, or have fewer"
+
+
 def transfer_problem(key: str, mode: str, device: str, backend: str) -> str:
     """Why the key of `transfer:` moves nothing; empty: it does."""
     if mode == "plain":

@@ -134,6 +134,7 @@ class Deployment(Section):
             acting.refuse({key: acting.plain_problem(key, router.kind) for key in keys})
         pd, policy = info.data.get("mode") != "plain", router.decode_policy
         acting.refuse({"decode_policy": acting.pool_problem(policy, pd, router.dispatch)})
+        acting.refuse({"routers": acting.share_problem(router) if pd else ""})
         acting.refuse({"allow": acting.media_problem(router.allow, pd)})
         return router
 

@@ -27,6 +27,8 @@ RESERVED = 512
 """SGLang's num-reserved-decode-tokens."""
 MOONCAKE = ("auto", "mooncake", "mooncake_tcp")
 """Transfer backends that are Mooncake; SGLang's own choice is."""
+REPORT_S = 0.02
+"""How old loads are that several routers read of a rank: about a decode step."""
 CPU_HOP_S = 0.01
 """A message between processes that share busy cores. Measured on two: 20 to 30 ms from the end of
 an answer to the next request at its decode rank, there and back."""
@@ -62,6 +64,9 @@ def fleet_of(
         "rebalance": router.rebalance,
         # Directly, where that is possible: as it is wherever there is a simulated line.
         "moves": "replay" if router.moves == "replay" else None,
+        "routers": router.count,
+        # Of the others' requests each knows what ranks say, a step later.
+        "report_s": REPORT_S if router.count > 1 else None,
     }
     if deployment.mode == "pd":
         waiting = deployment.prefill.waiting

@@ -10,6 +10,7 @@ from toolkit.policies import make_policy
 from toolkit.policies.early_choice import EarlyChoice
 from toolkit.policies.support.expert_locality import Centroids, ExpertLocality
 from toolkit.policies.support.inflight_signatures import InflightSignatures
+from toolkit.policies.support.rotation import seed_of
 from toolkit.simulate.costs import links_of
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.costs.drafted import drafted
@@ -31,9 +32,6 @@ from toolkit.simulate.request import Request
 from toolkit.simulate.router import RouterTimes, SimulatedRouter
 from toolkit.simulate.routers import SimulatedRouters
 from toolkit.simulate.workers import WorkerBuilder
-
-APART = 1_000_003
-"""Between the seeds of several routers' policies."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Simulation:
             self.groups = decodes
         self.ranks = [rank for group in self.groups for rank in group.ranks]
         self.routers = [
-            self._router(fleet, seed + number * APART, experts)
+            self._router(fleet, seed_of(seed, number), experts)
             for number in range(fleet.router.routers)
         ]
         self.router = self.routers[0]

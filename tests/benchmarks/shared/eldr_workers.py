@@ -70,7 +70,7 @@ def workers(profile: Path | None = None) -> Iterator[Workers]:
     assert plan.router is not None
     # The launcher cannot know that routers which decide late will come: its check would refuse.
     # What late dispatch asks of a worker is in the commands already.
-    bare = replace(plan, router=None, dispatch="concurrent")
+    bare = replace(plan, routers=(), dispatch="concurrent")
     with tempfile.TemporaryDirectory(prefix="eldr-") as folder:
         with running(bare, Path(folder)) as up:
             yield Workers(plan.router, Path(folder))

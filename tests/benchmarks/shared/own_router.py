@@ -37,10 +37,10 @@ def own_router(
     workers = [{**worker, "same_run": False} for worker in plan.config["workers"]]
     config = {**plan.config, **changes, "port": port, "admin_port": free_port(), "workers": workers}
     key = headers_at(config["workers"][0]["url"]).get("Authorization", "").removeprefix("Bearer ")
-    (folder / "router.json").write_text(json.dumps(config))
+    (folder / plan.file).write_text(json.dumps(config))
     url = f"http://127.0.0.1:{port}"
     process = Managed(
-        name="router",
+        name=plan.name,
         role="router",
         url=url,
         health_url=f"{url}/readiness",

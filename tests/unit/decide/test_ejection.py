@@ -1,9 +1,21 @@
 """A worker that fails is left alone, is probed before it comes back, and never all are out."""
 
+import math
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.decide.ejection import CONSECUTIVE, FIRST_REST_S, FIRST_S, FORGIVEN_S, Ejection, usable
+from toolkit.decide.ejection import (
+    CONSECUTIVE,
+    FIRST_REST_S,
+    FIRST_S,
+    FORGIVEN_S,
+    FRESH_S,
+    WARNED_S,
+    Ejection,
+    usable,
+)
 
 
 def ejected(now: float = 0.0) -> Ejection:
@@ -109,3 +121,64 @@ def test_another_process_begins_anew() -> None:
     record.reset()
     assert record.open_at(0.0) and not record.out
     assert not any(record.failed(0.0) for _ in range(CONSECUTIVE - 1))
+
+
+STEPS = st.lists(st.tuples(st.floats(0, 20), st.sampled_from(["warned", "sent", "answered"])))
+
+
+@given(STEPS)
+def test_what_other_routers_say_of_a_worker_that_is_well_here_never_takes_it_away(
+    steps: list[tuple[float, str]],
+) -> None:
+    """At any time a request may go there, or one is there that will bring it back."""
+    record, now, there, probations = Ejection(), 0.0, 0, []
+    for after, what in steps:
+        now += after
+        if what == "warned":
+            if record.warned(now):
+                probations.append(now)
+        elif what == "sent":
+            if record.open_at(now):
+                record.posted(now)
+                there += 1
+        elif there:
+            there -= 1
+            record.answered(now)
+            assert record.open_at(now) and not record.out
+        assert record.open_at(now) or there
+    assert record.ejections == 0 and record.until == 0.0
+    assert all(late - early >= WARNED_S for early, late in pairwise(probations))
+
+
+def test_a_worker_that_others_warn_of_is_out_after_one_failure_of_its_own() -> None:
+    record = Ejection()
+    assert record.warned(1.0)
+    assert record.posted(1.0) and not record.open_at(1.0), "one request at a time"
+    assert record.failed(2.0), "here it would have taken more"
+    assert not record.open_at(2.0 + FIRST_S - 0.1) and record.open_at(2.0 + FIRST_S)
+
+
+def test_one_that_has_just_answered_goes_on_and_is_out_after_one_failure_too() -> None:
+    record = Ejection()
+    record.answered(1.0)
+    assert not record.warned(1.0 + FRESH_S - 0.1) and not record.out
+    assert record.open_at(6.0) and not record.posted(6.0)
+    assert record.failed(6.0), "here it would have taken more"
+    well = Ejection()
+    well.answered(1.0)
+    well.warned(2.0)
+    well.answered(3.0)
+    assert not well.failed(4.0), "its own evidence is newer"
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.floats(0, 1))
+def test_warnings_of_all_workers_at_once_leave_enough_to_serve(
+    healthy: list[bool], share: float
+) -> None:
+    """As one router sends them whose own network is broken; each worker has its probe already."""
+    records = [Ejection() for _ in healthy]
+    for record in records:
+        record.warned(1.0)
+        record.posted(1.0)
+    chosen = usable(healthy, records, 1.0, share)
+    assert sum(chosen) >= min(sum(healthy), max(1, math.ceil((1 - share) * sum(healthy))))

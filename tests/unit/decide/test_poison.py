@@ -4,19 +4,26 @@ import asyncio
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.present import present
 from tests.standin.cluster import Cluster
+from tests.unit.decide.hosting import DeciderHost
 from tests.unit.router.cluster_calls import _whole, bodies, expected, idle, post, text_of
+from toolkit.decide import messages as m
 from toolkit.decide.poison import (
     LATELY_S,
     MOST_QUARANTINED,
+    MOST_TOLD,
     QUARANTINE_S,
     Deaths,
     Probation,
     Quarantine,
     Record,
     RetryBudget,
+    Strike,
+    ToldQuarantine,
 )
 
 PATH = "/v1/completions"
@@ -77,6 +84,69 @@ def test_deaths_and_quarantines_are_forgotten() -> None:
     for number in range(MOST_QUARANTINED + 1):
         quarantine.add(b"%d" % number, 0.0)
     assert not quarantine.holds(b"0", 1.0) and quarantine.holds(b"1", 1.0)
+
+
+def test_what_others_have_in_quarantine_takes_no_place_and_ends_as_it_does_there() -> None:
+    quarantine = Quarantine()
+    quarantine.add_told(b"theirs", 10.0)
+    assert quarantine.holds(b"theirs", 9.0) and not quarantine.holds(b"theirs", 10.0)
+    quarantine.add(b"mine", 0.0)
+    quarantine.add_told(b"mine", 1.0)
+    assert quarantine.holds(b"mine", QUARANTINE_S - 1), "an end that is seen here stays"
+    for number in range(MOST_QUARANTINED):
+        quarantine.add_told(b"%d" % number, 10.0)
+    for number in range(MOST_QUARANTINED // 2):
+        quarantine.add(b"own %d" % number, 0.0)
+    assert quarantine.holds(b"mine", 1.0)
+    told = ToldQuarantine()
+    for number in range(2 * MOST_TOLD):
+        told.add(b"%d" % number, (), 1e9, 0.0)
+    assert len(told._told) == MOST_TOLD
+    last = told.of(b"%d" % (2 * MOST_TOLD - 1), 1.0)
+    assert last is not None and last.until == QUARANTINE_S
+    assert told.of(b"x", LATELY_S) is None and not told
+
+
+KINDS: list[Strike] = ["crash", "gone", "stood", "answer", "transfer"]
+TOLD = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(["decode-0", "decode-1", "?"])))
+
+
+@given(TOLD, st.sets(st.sampled_from(["decode-0", "decode-1", "decode-2"])))
+def test_of_what_others_tell_only_what_is_seen_here_counts(
+    strikes: list[tuple[Strike, str]], dead: set[str]
+) -> None:
+    """A router whose network is broken sees all workers go: nobody believes it alone."""
+    host = DeciderHost(decodes=3)
+    for worker in dead:
+        host.tell(m.WorkerDied(worker, crashed=True))
+        host.tell(m.WorkerDown(worker))
+    host.tell(m.QuarantineTold(b"digest", tuple(strikes), QUARANTINE_S))
+    retries, now = host.decider.attempts.retries, host.now
+    believed = [
+        (what, worker)
+        for what, worker in strikes
+        if worker in dead or (worker != "?" and what in ("answer", "transfer"))
+    ]
+    guilty = Record(believed).poisonous(0)
+    assert retries.quarantines
+    assert retries.quarantined(b"digest", now) is guilty
+    assert not retries.quarantined(b"another", now)
+    host.pass_time(LATELY_S + 1)
+    assert retries.quarantined(b"digest", host.now) is guilty, "it was settled while it was fresh"
+    host.pass_time(QUARANTINE_S)
+    assert not retries.quarantined(b"digest", host.now)
+
+
+def test_a_death_that_is_seen_here_a_moment_later_counts_too() -> None:
+    host = DeciderHost(decodes=3)
+    strikes: tuple[tuple[Strike, str], ...] = (("crash", "decode-0"), ("crash", "decode-1"))
+    host.tell(m.QuarantineTold(b"digest", strikes, QUARANTINE_S))
+    retries = host.decider.attempts.retries
+    assert not retries.quarantined(b"digest", host.now)
+    for worker in ("decode-0", "decode-1"):
+        host.pass_time(1.0)
+        host.tell(m.WorkerDied(worker, crashed=True))
+    assert retries.quarantined(b"digest", host.now)
 
 
 def test_reruns_are_bounded_and_come_back_with_success() -> None:

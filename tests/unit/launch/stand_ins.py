@@ -84,7 +84,7 @@ def plan(workers: Sequence[WorkerPlan], restart: Restart | None = None) -> Plan:
         transfer=None,
         local_host="local",
         workers=tuple(workers),
-        router=None,
+        routers=(),
         timeouts=Timeouts(start=60, stop=5),
         restart=restart or Restart(first_delay=0.05, max_delay=0.05),
     )
@@ -109,7 +109,7 @@ def routed(worker_port: int, router_port: int) -> Plan:
         config=config,
         local=True,
     )
-    return replace(plan([one], Restart(max_restarts=0)), router=router)
+    return replace(plan([one], Restart(max_restarts=0)), routers=(router,))
 
 
 def two_workers(code: str = SERVER) -> Plan:

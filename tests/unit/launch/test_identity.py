@@ -172,7 +172,7 @@ def test_another_runs_router_is_not_ours(tmp_path: Path) -> None:
         second = routed(port, up.plan.router.port)
         # Under another address: the locks are not to refuse it first.
         assert second.router is not None
-        second = replace(second, router=replace(second.router, host="localhost"))
+        second = replace(second, routers=(replace(second.router, host="localhost"),))
         with supervised(second, tmp_path / "second") as supervisor:
             text = str(supervisor.failure)
         port = up.plan.router.port
@@ -190,7 +190,7 @@ def test_a_drain_goes_to_this_runs_router_or_nowhere(tmp_path: Path) -> None:
     made = routed(free_port(), port)
     assert made.router is not None and made.router.config is not None
     router_plan = replace(made.router, config={**made.router.config, **ports})
-    mine = replace(made, restart=later, router=router_plan)
+    mine = replace(made, restart=later, routers=(router_plan,))
     with supervised(mine, tmp_path / "run", events) as supervisor:
         assert supervisor.phase == "ready", supervisor.failure
         router = supervisor.fleet.processes["router"]
@@ -222,11 +222,11 @@ def test_sglangs_own_router_says_no_run_and_is_known_all_the_same(tmp_path: Path
     command = tuple(sglang_router_command(file, port, free_port(), [entry]))
     assert made.router is not None
     router = replace(made.router, kind="sglang", command=command, config=None)
-    with supervised(replace(made, router=router), tmp_path / "run") as supervisor:
+    with supervised(replace(made, routers=(router,)), tmp_path / "run") as supervisor:
         assert supervisor.phase == "ready", supervisor.failure
     strange = replace(router, command=(sys.executable, "-S", "-c", NEVER))
     with process("-S", "-c", SERVER, str(port), port=port) as stranger:
-        made = replace(made, router=strange)
+        made = replace(made, routers=(strange,))
         with supervised(made, tmp_path / "other") as supervisor:
             pass
         what = f"router: port {port} is answered by process {stranger.pid}"

@@ -92,7 +92,7 @@ def test_no_worker_inherits_a_key_of_clients_or_the_admin(
     assert {"MY_CLIENTS", "MY_ADMIN", "MY_WORKERS"} < set(keys.not_for_workers(resolved))
     assert resolved.router is not None
     elsewhere = replace(resolved.router, local=False)
-    wanted = replace(guarded(), router=elsewhere, worker_key_env="MY_WORKERS")
+    wanted = replace(guarded(), routers=(elsewhere,), worker_key_env="MY_WORKERS")
     with up(wanted, tmp_path / "run") as started:
         told = json.loads(readiness.get(started.workers[0].url)[1])["env"]
     assert told[WORKER_KEY_VARIABLE] == "value-of-MY_WORKERS"

@@ -15,7 +15,7 @@ ROUTER = RouterPlan("toolkit", "a", "127.0.0.1", 30000, "http://127.0.0.1:30000"
 
 
 def planned(router: RouterPlan | None = ROUTER) -> Plan:
-    return replace(plan([worker("worker-0", 31000)]), router=router)
+    return replace(plan([worker("worker-0", 31000)]), routers=(router,) if router else ())
 
 
 def process(status: Status, role: str = "plain", lives: bool = False) -> Managed:

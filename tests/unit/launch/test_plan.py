@@ -38,16 +38,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def used_ports(plan: Plan, host: str) -> list[int]:
     ports = [p for w in plan.workers if w.host == host for p in w.ports]
-    if plan.router and plan.router.node == host:
-        ports.append(plan.router.port)
-    return ports
+    return ports + [router.port for router in plan.routers if router.node == host]
 
 
 def test_there_are_these_recipes() -> None:
     names = {r.stem for r in RECIPES}
     gpu = {"one-gpu", "qwen3-30b-a3b-8gpu", "gpt-oss-120b-8gpu", "qwen3-235b-2x8"}
     gpu |= {"deepseek-v3-multinode", "qwen3-next-80b-8gpu"}
-    cpu = {"demo", "dp", "eldr", "classes", "stages", "experts", "speculative", "all"}
+    cpu = {"demo", "dp", "eldr", "classes", "stages", "experts", "speculative", "all", "routers"}
     assert names == {f"cpu-{name}" for name in cpu} | gpu
 
 
@@ -82,7 +80,9 @@ def test_every_host_computes_the_same_ports() -> None:
     first, second = resolve(recipe, "prefill-a"), resolve(recipe, "decode-e")
     assert [w.ports for w in first.workers] == [w.ports for w in second.workers]
     assert [w.name for w in second.workers if w.local] == ["decode-0-node-4"]
-    assert present(first.router).local and not second.router.local  # type: ignore[union-attr]
+    assert [router.local for router in first.routers] == [True, False]
+    assert not second.own_routers
+    assert [r.port for r in first.routers] == [r.port for r in second.routers] == [8000, 8000]
     ranks = [w.argv[w.argv.index("--node-rank") + 1] for w in first.workers if w.role == "decode"]
     assert ranks == [str(i) for i in range(9)]
 

@@ -97,7 +97,7 @@ def with_router(workers: Any, policy: Any, answer: Any) -> Any:
         config={},
         local=True,
     )
-    return replace(plan(workers, policy), router=router)
+    return replace(plan(workers, policy), routers=(router,))
 
 
 @pytest.mark.slow

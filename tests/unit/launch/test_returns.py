@@ -65,7 +65,8 @@ class Asked:
 
 def test_it_is_told_at_each_change_and_again_until_it_is_heard() -> None:
     asked = Asked()
-    copy = ReturnReporter(routed(1, 2), "run", asked)  # type: ignore[arg-type]
+    plan = routed(1, 2)
+    copy = ReturnReporter(plan, plan.routers[0], "run", asked)  # type: ignore[arg-type]
     router = replace(worker(Status.STARTING), name="router", role="router")
     router.status = Status.STARTING
     processes = [worker(Status.READY), router]

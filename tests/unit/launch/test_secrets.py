@@ -190,7 +190,7 @@ def test_the_process_gets_the_secret_and_nobody_reads_it(
         local=True,
         key_env="PUBLIC_PORT_KEY",
     )
-    with running(replace(plan([one]), router=router), tmp_path / "run") as up:
+    with running(replace(plan([one]), routers=(router,)), tmp_path / "run") as up:
         environ = psutil.Process(up.workers[0].pid).environ()
         assert environ["HF_TOKEN"] == SECRET and "PUBLIC_PORT_KEY" not in environ
         assert psutil.Process(up.router_pid).environ()["PUBLIC_PORT_KEY"] == SECRET + "-front"

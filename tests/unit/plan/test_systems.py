@@ -10,12 +10,14 @@ import pytest
 
 from tests.unit.plan.tasks import COST, candidate, deployment_file, document, task
 from tests.unit.plan.test_cli import command
+from toolkit.bench.suite.expert_questions import PlacedExperts
+from toolkit.bench.suite.question import Subject
 from toolkit.bench.suite.questions import questions_for
 from toolkit.plan.arithmetic import Arithmetic
 from toolkit.plan.errors import PlanError
 from toolkit.plan.planner import Task
-from toolkit.plan.systems import CHUNKS, SystemAnswer, answer
-from toolkit.settings.systems import SYSTEMS, System
+from toolkit.plan.systems import CHUNKS, NOT_SIMULATED, SystemAnswer, answer
+from toolkit.settings.systems import SYSTEMS
 from toolkit.simulate.costs import load, minds_lengths
 from toolkit.simulate.costs.captured import Captured
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill
@@ -27,11 +29,11 @@ from toolkit.simulate.workloads.classes import with_classes
 EMBEDDED = {"router": {"profile": "embedded", "decode_policy": "eldr"}}
 
 
-def asked(task: Task, capture: float = 0.0) -> dict[System, SystemAnswer]:
+def asked(task: Task, capture: float = 0.0) -> dict[Subject, SystemAnswer]:
     return {each.system: each for each in answer(task, capture).answers}
 
 
-def left_out(task: Task) -> dict[System, str]:
+def left_out(task: Task) -> dict[Subject, str]:
     return dict(answer(task, 0.0).left_out)
 
 
@@ -43,13 +45,33 @@ def in_flight(**changes: Any) -> Task:
 def test_every_system_is_answered_or_left_out_with_a_reason() -> None:
     found = answer(replace(in_flight(), seeds=3, budget=200), 0.0)
     names = [each.system for each in found.answers] + [name for name, _ in found.left_out]
-    assert len(names) == len(set(names)) and set(names) <= set(SYSTEMS)
+    assert len(names) == len(set(names)) and set(names) <= {*SYSTEMS, "expert placement"}
     assert {"late dispatch", "level KV", "moves"} == {each.system for each in found.answers}
     assert all(why for _, why in found.left_out)
     for each in found.answers:
         assert each.because and each.verdict.ratio is not None
         assert each.verdict.pairs == 3, "a seed is a sample"
     json.dumps(found.to_json())
+
+
+WIDE = {"tp": 2, "dp": 2, "ep": 2, "dp_attention": True}
+SIZES = {"replicas": 2, "kv_tokens": 20_000, "max_running": 16}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"decode": {**WIDE, **SIZES}}])
+def test_it_asks_what_the_suite_asks(changes: dict[str, Any]) -> None:
+    """Whatever the suite has a question about is answered here, or left out with a reason."""
+    made = replace(in_flight(), document=document(model="embedded", **changes))
+    found = answer(made, 0.0)
+    here = [*(each.system for each in found.answers), *(name for name, _ in found.left_out)]
+    suite = questions_for(made.document, placed=PlacedExperts({"eplb": "a", "joint": "b"}))
+    there = [each.system for each in suite.questions]
+    there += [each.system for each in suite.left_out]
+    assert sorted(here) == sorted(there) and len(set(there)) == len(there)
+    left, wide = dict(found.left_out), bool(changes)
+    assert (left["relocated experts"] == NOT_SIMULATED["relocated experts"]) is wide
+    assert (left["expert placement"] == NOT_SIMULATED["expert placement"]) is wide
 
 
 @pytest.mark.slow

@@ -343,6 +343,6 @@ def test_thresholds_that_cannot_be(text: str, wrong: str) -> None:
 def test_two_objects_with_one_history_decide_alike(
     steps: list[tuple[list[Load], str | None]],
 ) -> None:
-    one, two = GimbalPolicy(), GimbalPolicy(7)
+    one, two = GimbalPolicy(7), GimbalPolicy(7)
     for loads, user in steps:
         assert choose(one, fleet(*loads), user) == choose(two, fleet(*loads), user)

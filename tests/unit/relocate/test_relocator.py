@@ -115,6 +115,16 @@ async def test_what_was_read_too_slowly_is_counted_once(worker: Any) -> None:
 
 
 @with_worker
+async def test_its_state_is_told_once_it_has_decided(worker: Any) -> None:
+    relocator = Relocator(worker.session, worker.url, RelocationSettings())
+    relocator.figures.decisions["stays"] += 2
+    app = make({"one": relocator})
+    async with TestServer(app) as server, worker.session.get(server.make_url("/")) as response:
+        assert response.status == 200, await response.text()
+        assert (await response.json())["one"]["decisions"] == {"stays": 2}
+
+
+@with_worker
 async def test_who_is_always_quicker_is_left_alone(worker: Any) -> None:
     worker.answers = [(409, {"error": "another one"})] * 9
     relocator = Relocator(worker.session, worker.url, RelocationSettings())

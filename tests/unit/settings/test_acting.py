@@ -29,7 +29,7 @@ ONLY_OURS = {
     "lost_s": "60", "first_token_timeout_s": "9", "idle_timeout_s": "9", "eject_share": "0.5",
     "max_retries": "3", "max_parts": "8", "max_body_mib": "9", "max_body_total_mib": "99",
     "max_connections": "9", "relays": "2", "head_timeout_s": "9", "keepalive_s": "9",
-    "body_timeout_s": "9",
+    "body_timeout_s": "9", "routers": "2",
     "body_pace_kib": "1", "accept_gzip": "false", "parse_cpu_ms": "50", "write_stall_s": "9",
     "classes": "{}", "rebalance": "true", "moves": "replay", "cors": "['https://app.example']",
 }  # fmt: skip

@@ -119,6 +119,9 @@ def test_a_deployment_file_is_a_fleet() -> None:
     assert found.decode_ranks == 2 and found.decode.dp_attention
     assert found.decode.slots == 16 and found.decode.kv_tokens == 16_384
     assert found.decode.loop == "cpu" and found.router.parked_per_prefill == 48
+    assert (found.router.routers, found.router.report_s) == (1, 0)
+    several = fleet_of(load_deployment(recipes_dir() / "cpu-routers.yaml")).router
+    assert several.routers == 2 and several.report_s > 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from typing import Any
 
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import new_session
-from toolkit.bench.suite.questions import BASE, Asked, LeftOut, Question, SuiteArm, questions_for
+from toolkit.bench.suite.question import BASE, Asked, LeftOut, Question, SuiteArm
+from toolkit.bench.suite.questions import questions_for
 from toolkit.bench.target import get_json, set_policy
 
 SWITCHED = ("late dispatch", "level KV", "expert locality")

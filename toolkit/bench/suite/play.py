@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
-from toolkit.bench.compare import judged
-from toolkit.bench.metrics import Slo
-from toolkit.bench.runner import BenchLoad, new_session, play
-from toolkit.bench.suite.questions import BASE, Asked, Question, SuiteArm, variant
-from toolkit.bench.suite.traffic import SuiteLoad, rounds_of
+from toolkit.bench.errors import BenchError
+from toolkit.bench.runner import BenchLoad, new_session
+from toolkit.bench.suite.expert_questions import PlacedExperts
+from toolkit.bench.suite.experts_moved import ExpertsMoved, moved
+from toolkit.bench.suite.question import BASE, Asked, Question, SuiteArm
+from toolkit.bench.suite.start import SuiteStart
+from toolkit.bench.suite.traffic import SuiteLoad
+from toolkit.bench.suite.variants import variant
 from toolkit.bench.suite.verdicts import PER_START, SuiteVerdict, all_decided, judge, shown
-from toolkit.bench.target import discover, flush_caches, get_json, set_policy, worker_urls
-from toolkit.bench.workload import Workload, backwards
 
-WARM = 2
+REASON = re.compile(r"^\S*(Error|Exception)\b.*")
+LONGEST = 200
+"""Characters of a reason, where there is one line for it."""
 Say = Callable[[str], None]
 
 
@@ -54,23 +58,29 @@ class Suite:
     played: dict[tuple[str, str], dict[int, dict[str, Any]]] = field(default_factory=dict)
     starts: int = 0
     interrupted: bool = False
+    stopped: dict[str, str] = field(default_factory=dict)
+    """Variants that do not run here, and all that is known of why."""
+    moved: list[ExpertsMoved] = field(default_factory=list)
+    placed: PlacedExperts = field(default_factory=PlacedExperts)
 
     def verdicts(self, early: bool = False) -> list[SuiteVerdict]:
         """Of each question, by what was played so far. `early`: as long as more may follow."""
         found = []
+        stopped = {name: reason(text) for name, text in self.stopped.items()}
         for question in self.asked.questions:
             own = {
                 arm: rounds
                 for (traffic, arm), rounds in self.played.items()
                 if traffic == question.traffic
             }
-            found.append(judge(question, own, early))
+            found.append(judge(question, own, early, stopped=stopped))
         return found
 
     def run(self, host: Hosts, say: Say) -> None:
-        """Until all is decided, the time is over or the rounds are; Ctrl-C keeps what there is.
+        """Until all is decided, the time is over or the rounds are; Ctrl-C keeps what there is. A
+        variant that does not start, or whose workers die, is a result of the questions about it.
 
-        BenchError: a variant did not start, or what it did is no result.
+        BenchError: it is the base, without which there is nothing to compare with.
         """
         began = monotonic()
         until = began + 60 * self.minutes
@@ -81,7 +91,7 @@ class Suite:
                     return
                 arms = self._wanted(name)
                 if arms:
-                    self._block(host, name, arms, numbers, say)
+                    self._tried(host, name, arms, numbers, say)
                     self._keep()
                     say(self._so_far((monotonic() - began) / 60))
                 if name == BASE and cycle and all_decided(self.verdicts(early=True)):
@@ -103,13 +113,30 @@ class Suite:
     def _wanted(self, name: str) -> list[tuple[Question, SuiteArm]]:
         """Arms of the variant that an open question needs, each once for its traffic."""
         found: dict[tuple[str, str], tuple[Question, SuiteArm]] = {}
-        for verdict in self.verdicts(early=True):
+        for verdict in () if name in self.stopped else self.verdicts(early=True):
             question = verdict.question
-            if verdict.answer == "undecided":
+            if not verdict.settled:
                 for arm in question.arms:
                     if arm.variant == name:
                         found.setdefault((question.traffic, arm.name), (question, arm))
         return list(found.values())
+
+    def _tried(
+        self,
+        host: Hosts,
+        name: str,
+        arms: list[tuple[Question, SuiteArm]],
+        numbers: range,
+        say: Say,
+    ) -> None:
+        """The block, or why there is none."""
+        try:
+            self._block(host, name, arms, numbers, say)
+        except BenchError as error:
+            if name == BASE:
+                raise
+            self.stopped[name] = str(error)
+            say(f"{name} does not run here: {reason(str(error))}")
 
     def _block(
         self,
@@ -124,30 +151,31 @@ class Suite:
         say(f"starting {name}: rounds {numbers[0] + 1} and {numbers[-1] + 1} of {len(arms)} arms")
         self.starts += 1
         began = monotonic()
-        with host(file, None) as up:
+        moving = self.asked.moving.get(name)
+        run_dir = None if moving is None else self.folder.resolve() / f"run-{self.starts}"
+        with host(file, run_dir) as up, ExitStack() as beside:
+            seen = None
+            if moving is not None and run_dir is not None:
+                entered = moved(name, moving, run_dir, self.load.concurrency)
+                seen = beside.enter_context(entered)
             asyncio.run(self._play(up.router_url, arms, numbers))
+        if seen is not None:
+            self.moved.append(seen)
         say(f"{name}: {monotonic() - began:.0f} s")
 
     async def _play(self, url: str, arms: list[tuple[Question, SuiteArm]], numbers: range) -> None:
-        load = BenchLoad(concurrency=self.load.concurrency)
-        async with new_session(load.timeout_s, self.key) as session:
-            target = await discover(session, url)
-            rounds = rounds_of(self.load, target)
-            urls = worker_urls(await get_json(session, url + "/workers"), url)
-            first = rounds["plain"][numbers[0]]
-            warm = Workload("warm-up", tuple(map(backwards, first.items[:WARM])))
-            await play(session, target, warm, load)
-            for number in numbers:
-                # Within a pair of rounds every arm once early and once late.
-                order = arms if number % 2 == 0 else arms[::-1]
-                for question, arm in order:
-                    await set_policy(session, url, dict(arm.policies))
-                    await flush_caches(session, urls)
-                    workload = rounds[question.traffic][number]
-                    outcome = await play(session, target, workload, load)
-                    figures = judged(outcome, workload, f"{arm.name}, round {number + 1}", Slo())
-                    key = question.traffic, arm.name
-                    self.played.setdefault(key, {})[number] = _plain(figures)
+        """Arms of questions that are not about moving experts come first."""
+        async with new_session(BenchLoad().timeout_s, self.key) as session:
+            start = await SuiteStart.at(session, url, self.load, numbers)
+            for steps in sorted({question.settle for question, _ in arms}):
+                own = [each for each in arms if each[0].settle == steps]
+                await start.settle(own[0][1], steps)
+                for number in numbers:
+                    # Within a pair of rounds every arm once early and once late.
+                    for question, arm in own if number % 2 == 0 else own[::-1]:
+                        key = question.traffic, arm.name
+                        figures = await start.round(arm, question.traffic, number)
+                        self.played.setdefault(key, {})[number] = figures
 
     def _so_far(self, minutes: float) -> str:
         """One line: the time, and how the questions stand."""
@@ -168,6 +196,8 @@ class Suite:
         (self.folder / "suite.json").write_text(json.dumps(rounds, indent=1))
 
 
-def _plain(figures: dict[str, Any]) -> dict[str, Any]:
-    """Without the long lists of single workers."""
-    return {key: value for key, value in figures.items() if not isinstance(value, list)}
+def reason(text: str) -> str:
+    """A line of it: the last error that is named, else the last line."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    named = [line for line in lines if REASON.match(line)]
+    return (named or lines or ["nobody knows why"])[-1][:LONGEST]

@@ -13,7 +13,7 @@ from toolkit.contract.request_class import RequestClass
 
 if TYPE_CHECKING:
     from toolkit.bench.source import Source
-    from toolkit.bench.suite.questions import Traffic
+    from toolkit.bench.suite.question import Traffic
     from toolkit.bench.target import Target
 
 LATENCY_SENSITIVE, BEST_EFFORT = RequestClass.LATENCY_SENSITIVE, RequestClass.BEST_EFFORT

@@ -17,7 +17,7 @@ from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.stats import Ratio, paired_ratio
 
 if TYPE_CHECKING:
-    from toolkit.bench.suite.questions import Question, SuiteArm, SuiteMetric
+    from toolkit.bench.suite.question import Question, SuiteArm, SuiteMetric
 
 Answer = Literal["on", "off", "undecided"]
 Rounds = Mapping[int, Mapping[str, Any]]
@@ -30,6 +30,7 @@ LEAST_PAIRS = 3
 EARLY_SHARE = 0.25
 """Before the end an interval is wider by this share of its width (in logarithms): it is looked at
 after every block, and one of many looks is lucky."""
+NONE: Mapping[str, str] = {}
 SMALL = 0.02
 """A difference that is surely smaller than this is none, for better or worse."""
 
@@ -37,7 +38,7 @@ SMALL = 0.02
 @dataclass(frozen=True, slots=True)
 class SuiteVerdict:
     """`against`: the best alternative. `ratio`: ours / its, in the metric that decides; `price`: in
-    the other one. None where there is no such pair."""
+    the other one. None where there is no such pair. `settled`: more rounds would change nothing."""
 
     question: Question
     answer: Answer
@@ -45,6 +46,7 @@ class SuiteVerdict:
     against: str = ""
     ratio: Ratio | None = None
     price: Ratio | None = None
+    settled: bool = False
 
     @property
     def pairs(self) -> int:
@@ -63,27 +65,63 @@ def judge(
     played: Mapping[str, Rounds],
     early: bool = False,
     per_start: int = PER_START,
+    stopped: Mapping[str, str] = NONE,
 ) -> SuiteVerdict:
     """`played`: by the arms' names. `early`: more rounds could follow. `per_start`: rounds that
-    share a start of the workers."""
-    ours = played.get(question.ours.name, {})
+    share a start of the workers. `stopped`: by variant, why it does not run here.
+
+    An alternative that does not run may be the strongest one: without it nothing is *on*. What
+    loses to another is *off* all the same.
+    """
+    with_it = [arm for arm in question.with_it if arm.variant not in stopped]
+    missing = [arm for arm in question.others if arm.variant in stopped]
+    if not with_it:
+        why = f"{question.ours.name} did not run: {stopped[question.ours.variant]}"
+        return SuiteVerdict(question, "undecided", why, settled=True)
+    pairs = [
+        found
+        for arm in with_it
+        if (found := _hardest(question, arm, played, per_start)) is not None
+    ]
+    without = "; ".join(f"{arm.name} did not run: {stopped[arm.variant]}" for arm in missing)
+    over = len(missing) == len(question.others)  # nobody is left to play against
+    if not pairs:
+        why = without or "nothing was measured"
+        return SuiteVerdict(question, "undecided", why, settled=over)
+    ours, best, ratio = pairs[0]
+    for other in pairs[1:]:
+        if _worse(ratio, other[2], question.metric):
+            ours, best, ratio = other
+    together = _together(ours, best, per_start)
+    price = _paired(question.price, played[ours.name], played[best.name], together)
+    # Of several arms with the system the best is a little too good by chance, as of many looks.
+    answer, why = _answer(question.metric, ratio, early or len(pairs) > 1)
+    if ours is not question.ours:
+        why = f"{ours.name}: {why}"
+    if answer == "on" and missing:
+        why = f"the strongest alternative may be what did not run. {without}. Of the others: {why}"
+        return SuiteVerdict(question, "undecided", why, best.name, ratio, price, settled=True)
+    settled = over or answer != "undecided"
+    return SuiteVerdict(question, answer, why, best.name, ratio, price, settled)
+
+
+def _hardest(
+    question: Question, ours: SuiteArm, played: Mapping[str, Rounds], per_start: int
+) -> tuple[SuiteArm, SuiteArm, Ratio] | None:
+    """An arm with the system, that alternative which did best against it, and their ratio."""
     best, ratio = None, None
     for arm in question.others:
-        together = _together(question, arm, per_start)
-        found = _paired(question.metric, ours, played.get(arm.name, {}), together)
+        together = _together(ours, arm, per_start)
+        rounds = played.get(ours.name, {}), played.get(arm.name, {})
+        found = _paired(question.metric, *rounds, together)
         if found is not None and (ratio is None or _worse(found, ratio, question.metric)):
             best, ratio = arm, found
-    if best is None or ratio is None:
-        return SuiteVerdict(question, "undecided", "nothing was measured")
-    together = _together(question, best, per_start)
-    price = _paired(question.price, ours, played.get(best.name, {}), together)
-    answer, why = _answer(question.metric, ratio, early)
-    return SuiteVerdict(question, answer, why, best.name, ratio, price)
+    return None if best is None or ratio is None else (ours, best, ratio)
 
 
-def _together(question: Question, arm: SuiteArm, per_start: int) -> int:
+def _together(ours: SuiteArm, arm: SuiteArm, per_start: int) -> int:
     """Rounds that are one sample of the system's ratio to this alternative."""
-    return 1 if arm.variant == question.ours.variant else per_start
+    return 1 if arm.variant == ours.variant else per_start
 
 
 def _paired(metric: SuiteMetric, ours: Rounds, other: Rounds, together: int) -> Ratio | None:
@@ -142,4 +180,4 @@ def median(metric: SuiteMetric, rounds: Rounds) -> float | None:
 
 
 def all_decided(verdicts: Sequence[SuiteVerdict]) -> bool:
-    return all(verdict.answer != "undecided" for verdict in verdicts)
+    return all(verdict.settled for verdict in verdicts)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit import __version__
-from toolkit.bench.suite.questions import BASE, Changes, changed
-from toolkit.bench.suite.verdicts import median, price_text
+from toolkit.bench.suite.question import BASE, Changes
+from toolkit.bench.suite.variants import changed
+from toolkit.bench.suite.verdicts import judge, median, price_text
 from toolkit.policies import make_policy
 from toolkit.report import html
 from toolkit.report.skeleton import document as page_of
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 CHOOSES = {"expert locality": "eldr", "level KV": "level"}
 """Systems that choose decode ranks, and the policy of each."""
+END = 2000
+"""Characters of what is known of a variant that did not run."""
 _COLUMNS = ("system", "answer", "why", "against", "price", "pairs")
 
 
@@ -34,10 +38,25 @@ def chosen(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
         if verdict.answer != "undecided":
             question = verdict.question
             changes.append(question.on if verdict.answer == "on" else question.off)
+            if verdict.answer == "off" and question.takes_best:
+                changes += _best(suite, verdict)
     policy = _decode_policy(suite.document, verdicts)
     if policy:
         changes.append({"router": {"decode_policy": policy}})
     return changed(suite.document, *changes)
+
+
+def _best(suite: Suite, verdict: SuiteVerdict) -> list[Changes]:
+    """What the best alternative changes, where it is surely better than the plainest: who won by
+    chance is not turned on."""
+    question = verdict.question
+    plainest = question.others[0]
+    (best,) = [arm for arm in question.others if arm.name == verdict.against]
+    if best.variant in (BASE, plainest.variant):
+        return []
+    rounds = {arm: own for (kind, arm), own in suite.played.items() if kind == question.traffic}
+    alone = judge(replace(question, ours=best, also=(), others=(plainest,)), rounds)
+    return [suite.asked.variants[best.variant]] if alone.answer == "on" else []
 
 
 def _decode_policy(document: Mapping[str, Any], verdicts: Sequence[SuiteVerdict]) -> str:
@@ -68,6 +87,11 @@ def write_deployment(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict])
     lines = [f"# Written by `toolkit bench suite` ({__version__}):", "#"]
     lines += [f"# - {v.question.system}: {v.answer} ({v.why})" for v in verdicts]
     lines += [f"# - {each.system}: not asked ({each.why})" for each in suite.asked.left_out]
+    lines += [
+        f"# Run beside it: {v.question.beside}"
+        for v in verdicts
+        if v.answer == "on" and v.question.beside
+    ]
     body = yaml.safe_dump(chosen(suite, verdicts), sort_keys=False, allow_unicode=True)
     path.write_text("\n".join([*lines, body]), encoding="utf-8")
 
@@ -97,6 +121,9 @@ def as_json(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> dict[str, Any]:
         "left_out": [{"system": each.system, "why": each.why} for each in suite.asked.left_out],
         "variants": {name: dict(changes) for name, changes in suite.asked.variants.items()},
         "interrupted": suite.interrupted,
+        "stopped": suite.stopped,
+        "moved": [asdict(each) for each in suite.moved],
+        "placed": {kind: list(load) for kind, load in suite.placed.loads.items()},
         "rounds": [
             {"traffic": traffic, "arm": arm, "rounds": rounds}
             for (traffic, arm), rounds in suite.played.items()
@@ -127,6 +154,10 @@ def write_page(path: Path, suite: Suite, verdicts: Sequence[SuiteVerdict], title
         ("s-answers", "On, off, or undecided", _answers(suite, verdicts)),
         ("s-arms", "Every arm", _arms(suite, verdicts)),
     ]
+    if suite.moved or suite.placed.loads:
+        sections.append(("s-experts", "Load between experts", _experts(suite)))
+    if suite.stopped:
+        sections.append(("s-stopped", "What did not run", _stopped(suite)))
     path.write_text(
         page_of(
             title,
@@ -157,3 +188,32 @@ def _arms(suite: Suite, verdicts: Sequence[SuiteVerdict]) -> str:
             found.append([question.system, arm.name, variant, *shown_figures, str(len(played))])
     heads = ("system", "arm", "variant of the file", "what decides", "price", "rounds")
     return html.table("medians over rounds; times in ms", heads, found, words=3)
+
+
+def _experts(suite: Suite) -> str:
+    """How uneven ranks were: where they are even, nothing that moves experts can pay."""
+    found = [
+        [
+            each.variant, "live, decode", *(_balance(each.balance)), "",
+            str(each.times), "" if each.longest_s is None else f"{1000 * each.longest_s:.0f}",
+        ]
+        for each in suite.moved
+    ]  # fmt: skip
+    found += [
+        [f"placement {kind}", "profile's held-out tokens", f"{load:.3f}", "", f"{cut:.1%}", "", ""]
+        for kind, (load, cut) in suite.placed.loads.items()
+    ]
+    heads = (
+        "what", "seen on", "busiest rank / mean", "in the end", "hops between ranks",
+        "times that experts moved", "longest standstill, ms",
+    )  # fmt: skip
+    return html.table("a row for each start, and for each placement", heads, found, words=2)
+
+
+def _balance(found: tuple[float, float] | None) -> tuple[str, str]:
+    return ("", "") if found is None else (f"{found[0]:.3f}", f"{found[1]:.3f}")
+
+
+def _stopped(suite: Suite) -> str:
+    found = [[name, text[-END:]] for name, text in suite.stopped.items()]
+    return html.table("", ("variant of the file", "why"), found, words=2)

@@ -26,17 +26,14 @@ class OpenPort:
 def open_ports(plan: Plan) -> list[OpenPort]:
     """Every kind of socket on which the deployment listens."""
     found = []
-    if plan.router is not None:
-        router, config = plan.router, plan.router.config or {}
+    for router in plan.routers:
+        config, who = router.config or {}, router.name
         keyed = bool(config.get("api_key_env") or config.get("api_keys_file"))
         key = "a client key" if keyed else ""
-        found.append(OpenPort("router", router.host, str(router.port), "clients", key))
+        found.append(OpenPort(who, router.host, str(router.port), "clients", key))
         if admin := config.get("admin_port"):
-            found.append(
-                OpenPort(
-                    "router", loopback_like(router.host), str(admin), "orders", "to be no web page"
-                )
-            )
+            own = loopback_like(router.host)
+            found.append(OpenPort(who, own, str(admin), "orders", "to be no web page"))
     for w in plan.workers:
         key = "the run's key" if plan.keyed else ""
         found.append(OpenPort(w.name, w.address, str(w.port), "HTTP", key))
@@ -62,7 +59,8 @@ def firewall(plan: Plan) -> list[str]:
         return []
     old = sorted(host for host in hosts if not is_ipv6(host))
     new = sorted(host for host in hosts if is_ipv6(host))
-    ports = dict.fromkeys(d.ports for d in open_ports(plan) if d.who != "router")
+    routers = {router.name for router in plan.routers}
+    ports = dict.fromkeys(d.ports for d in open_ports(plan) if d.who not in routers)
     return [
         "nft add table inet toolkit",
         "nft 'add chain inet toolkit input { type filter hook input priority 0; }'",

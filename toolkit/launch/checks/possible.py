@@ -102,7 +102,7 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
     """Keys that are named must be there (a dry run only says so), and one that several hosts share
     must be named."""
     config = names_of(plan.router)
-    local = plan.router is not None and plan.router.local
+    local = bool(plan.own_routers)
     wanted = [
         ("router.api_key_env", config.get("api_key_env"), None, local),
         ("router.api_keys_file", None, config.get("api_keys_file"), local),
@@ -139,7 +139,7 @@ def secrets(plan: Plan, dry_run: bool = False) -> list[Problem]:
         what = "the workers ask for the run's key, which nobody but their launcher knows"
         repair = "name one that your own router has too: worker_key_env or worker_key_file"
         problems.append(Problem("router.kind", what, repair, fatal=False))
-    several = len({w.host for w in plan.workers} | ({plan.router.node} if plan.router else set()))
+    several = len({w.host for w in plan.workers} | {router.node for router in plan.routers})
     if several > 1 and not (plan.worker_key_env or plan.worker_key_file):
         what = "the launchers of several hosts must give the workers one key"
         repair = (
@@ -186,12 +186,11 @@ def ports(plan: Plan) -> list[Problem]:
     wanted: list[tuple[str, str, int, str, bool]] = [
         (w.name, w.host, port, w.address, w.local) for w in plan.workers for port in w.ports
     ]
-    if plan.router:
-        router = plan.router
-        wanted.append(("router", router.node, router.port, router.host, router.local))
+    for router in plan.routers:
+        wanted.append((router.name, router.node, router.port, router.host, router.local))
         if admin := (router.config or {}).get("admin_port"):
             own = loopback_like(router.host)
-            wanted.append(("router.admin_port", router.node, admin, own, router.local))
+            wanted.append((f"{router.name}.admin_port", router.node, admin, own, router.local))
     counts = Counter((host, port) for _, host, port, _, _ in wanted)
     problems = []
     for name, host, port, address, local in wanted:

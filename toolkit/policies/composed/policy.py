@@ -115,7 +115,7 @@ class ComposedPolicy(Assigner):
             self.needs |= Needs() if part is None else part.needs
         self.inflight = None if self.barrier is None else self.barrier.inflight
         self.counters = ComposedCounters()
-        self._rotation = Rotation()
+        self._rotation = Rotation(seed)
         steps: list[tuple[str, bool, Part]] = [
             ("filter", parts.filter, _candidates),
             ("eldr", parts.eldr, self._near),

@@ -52,6 +52,7 @@ class CentroidAssignment:
         self._failed: set[int] = set()
         self._settling: asyncio.TimerHandle | None = None
         self._unsettled_at = 0.0
+        self._following = False
         self.on_wish: Callable[[], None] = lambda: None
         """`urgent` has a job."""
         self.on_idle: Callable[[], None] = lambda: None
@@ -90,6 +91,19 @@ class CentroidAssignment:
             # Workers came or went while `fit` was made: that is in the history already.
             self._adopt(match(fit, followed, now))
         self._follow()
+
+    def follow(self, on: bool) -> None:
+        """Whether another router's fits serve from now on, whoever comes or goes."""
+        if on != self._following:
+            self._following = on
+            self._follow()
+
+    def take(self, fit: Fit) -> None:
+        """Another router's fit. What was fitted before was of other requests."""
+        self._rows.clear()
+        self._fits.clear()
+        self._failed.clear()
+        self._adopt(fit)
 
     def exchange(self, fit: Fit) -> None:
         """The same centroids with other owners."""
@@ -139,6 +153,9 @@ class CentroidAssignment:
         """Go over to the fit for those that are there, or see to it that there will be one."""
         want = self._wanted()
         if want is None:
+            return
+        if self._following:
+            self.on_wish()
             return
         rows = self._rows.get(len(want))
         if want in self._fits:

@@ -33,6 +33,10 @@ log = logging.getLogger("toolkit.router")
 Renewed = tuple[Fit, Base, dict[int, Rows]]
 
 
+class FittedElsewhere(Exception):
+    """Another router fits; the message says so."""
+
+
 class TooFew(Exception):
     """There is too little to refit on; the message says what is missing."""
 
@@ -111,6 +115,13 @@ class DriftRefits:
         finally:
             if entry in self._asked:  # whoever asked went away
                 self._asked.remove(entry)
+
+    def refuse(self, error: Exception) -> None:
+        """Whoever asks for a refit is told this."""
+        asked, self._asked = self._asked, []
+        for future, _ in asked:
+            if not future.done():
+                future.set_exception(error)
 
     def job(self) -> Job | None:
         fit = self._assignment.fit

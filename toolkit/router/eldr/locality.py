@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from toolkit.contract.events import PrefillDone
 from toolkit.decide import messages as m
@@ -16,7 +16,7 @@ from toolkit.profile_folder.errors import ProfileError
 from toolkit.router.eldr.centroid_assignment import CentroidAssignment
 from toolkit.router.eldr.centroid_sets import Fit, Rows, in_order
 from toolkit.router.eldr.clock_refits import ClockRefits
-from toolkit.router.eldr.drift_refits import DriftRefits
+from toolkit.router.eldr.drift_refits import DriftRefits, FittedElsewhere
 from toolkit.router.eldr.map_match import MapMatch
 from toolkit.router.eldr.map_watch import MapWatch
 from toolkit.router.eldr.refit_history import RefitHistory
@@ -33,6 +33,18 @@ from toolkit.signatures.reader import SignatureReader, SignatureSample
 from toolkit.signatures.space import SignatureSpace
 
 log = logging.getLogger("toolkit.router")
+
+ELSEWHERE = (
+    "another router over these workers fits the centroids for all of them: ask for a refit there "
+    "(`fits_here` in its GET /workers)"
+)
+
+
+class HearsCentroids(Protocol):
+    """Who hears what centroids decide, and when some would be fitted."""
+
+    def served(self, version: str) -> None: ...
+    def fit_is_due(self) -> None: ...
 
 
 class Locality(WorkerListener):
@@ -58,6 +70,10 @@ class Locality(WorkerListener):
         self._maps: dict[str, ExpertMap] = {}
         self._tau = config.tau
         self._policy: ExpertLocality | None = None
+        self.following = False
+        """Another router fits."""
+        self._hearing: list[HearsCentroids] = []
+        self.decode_names = {name for name, _ in groups}
         self.reader = SignatureReader(known.profile, known.space)
         base = Base(known.requests)
         self.assignment = CentroidAssignment(
@@ -73,8 +89,9 @@ class Locality(WorkerListener):
         self.maps = MapWatch(known.space, self.place, self.match.know)
         jobs = [self.match.job, self.drift.job, self.clock.job, self.assignment.ahead]
         self._queue = RefitQueue(self.assignment.urgent, jobs)
-        self.assignment.on_wish, self.assignment.on_idle = self._queue.interrupt, self._queue.wake
-        self.drift.on_due = self.clock.on_due = self.match.on_due = self._queue.wake
+        self.assignment.on_wish, self.assignment.on_idle = self._wish, self._queue.wake
+        self.drift.on_due = self.clock.on_due = self._due
+        self.match.on_due = self._queue.wake
         if len(known.centroids) == len(groups):
             self.assignment.begin(in_order(groups, Rows(known.centroids, near)))
         else:
@@ -94,6 +111,26 @@ class Locality(WorkerListener):
 
     def start(self) -> None:
         self._queue.start()
+
+    def hear(self, listener: HearsCentroids) -> None:
+        """One more who hears of centroids."""
+        self._hearing.append(listener)
+
+    def follow(self, on: bool) -> None:
+        """Whether another router fits from now on."""
+        self.following = on
+        self._queue.hold(on)
+        if on:
+            self.drift.refuse(FittedElsewhere(ELSEWHERE))
+        self.assignment.follow(on)
+
+    def take(self, fit: Fit, provisional: bool) -> None:
+        """The fit of another router. `provisional`: see `DriftWatch`."""
+        self.assignment.take(fit)
+        self.drift.watch.provisional = provisional
+        version, rows = fit.centroids.version, len(fit.centroids.rows)
+        log.info("ELDR: %d centroids of another router, version %s", rows, version)
+        self.history.add("told", "adopted", version=version, centroids=rows)
 
     def placed(self, worker: Worker, serial: int) -> None:
         self.maps.placed(worker, serial)
@@ -161,7 +198,9 @@ class Locality(WorkerListener):
             self.clock.observe(sample)
 
     async def refit_now(self, force: bool = False) -> dict[str, Any]:
-        """See `DriftRefits.refit_now`."""
+        """See `DriftRefits.refit_now`. FittedElsewhere: this router does not fit."""
+        if self.following:
+            raise FittedElsewhere(ELSEWHERE)
         return await self.drift.refit_now(force)
 
     def greeted(self, worker: Worker) -> None:
@@ -177,14 +216,33 @@ class Locality(WorkerListener):
     def _serve(self, centroids: Centroids) -> None:
         if self._policy is not None:
             self._channel.send(m.UseCentroids(centroids))
+        for listener in self._hearing:
+            listener.served(centroids.version)
+
+    def _wish(self) -> None:
+        """Workers have come or gone, and a fit for them is wanted at once."""
+        if not self._left_to_another():
+            self._queue.interrupt()
+
+    def _due(self) -> None:
+        """The traffic is not what it was, or it is time."""
+        if not self._left_to_another():
+            self._queue.wake()
+
+    def _left_to_another(self) -> bool:
+        for listener in self._hearing if self.following else ():
+            listener.fit_is_due()
+        return self.following
 
     def describe(self) -> dict[str, Any]:
         """For GET /workers."""
         fit, watch, counters = self.assignment.fit, self.drift.watch, self.counters
         owner = {} if fit is None else fit.centroids.owner
-        refits = self.clock.refits
+        refits, serving = self.clock.refits, self.serving
         return {
             "active": self.active,
+            "version": None if serving is None else serving.version,
+            "fits_here": not self.following,
             "tau": self._tau if self._policy is None else self._policy.tau,
             "centroids": 0 if fit is None else len(fit.centroids.rows),
             "owners": {shown(group): row for group, row in owner.items()},

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 KEPT = 8
 
-Cause = Literal["workers", "drift", "manual", "clock", "maps"]
+Cause = Literal["workers", "drift", "manual", "clock", "maps", "told"]
 Result = Literal["adopted", "declined", "failed"]
 
 

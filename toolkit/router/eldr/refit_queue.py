@@ -27,6 +27,16 @@ class RefitQueue:
         self._task: asyncio.Task[None] | None = None
         self._job: asyncio.Future[None] | None = None
         self._urgent_job = False
+        self._held = False
+
+    def hold(self, on: bool) -> None:
+        """Whether no job is begun from now on; one that is not urgent ends."""
+        if on == self._held:
+            return
+        self._held = on
+        if on:
+            self.interrupt()
+        self._wake.set()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -53,6 +63,8 @@ class RefitQueue:
                 await self._do(job)
 
     def _next(self) -> Job | None:
+        if self._held:
+            return None
         job = self._urgent()
         self._urgent_job = job is not None
         others = (other() for other in self._others)

@@ -13,13 +13,14 @@ from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy, follows_experts
 from toolkit.policies.rounds.pooling import bare, is_pooled, no_pool
 from toolkit.policies.stages.layout import Layout
+from toolkit.policies.support.rotation import seed_of
 from toolkit.settings.router.access import Access
 from toolkit.settings.router.bounds import Bodies, Stuck, Waits
 from toolkit.settings.router.choosing import Choosing
 from toolkit.settings.router.permissions import MEDIA, NO_MEDIA
 from toolkit.settings.router.rebalance import Rebalance
 from toolkit.settings.router.worker import WorkerConfig
-from toolkit.settings.section import Count, Seconds, key
+from toolkit.settings.section import Count, Natural, Seconds, key
 from toolkit.settings.stages import Stage
 
 Delay = Annotated[float, Field(ge=0)]
@@ -54,6 +55,14 @@ class RouterConfig(Stuck, Bodies, Waits, Choosing, Access):
     worker_api_key_env: str | None = None
     insecure: bool = False
     stages: tuple[Stage, ...] | None = None
+    number: Natural = key(
+        0,
+        "which one it is of several over the same workers, from 0: each begins its rotations "
+        "elsewhere and draws by chance for itself",
+    )
+    routers_here: Count = key(
+        1, "how many of them run on this machine: `relays: auto` divides its cores by it"
+    )
     prefill_wait_s: Seconds = key(60.0, "how long a request waits for word of its prefill, seconds")
     connect_timeout_s: Seconds = key(2.0, "how long a connection to a worker may take, seconds")
     no_worker_wait_s: Delay = key(
@@ -180,6 +189,11 @@ class RouterConfig(Stuck, Bodies, Waits, Choosing, Access):
         if wrong is not None:
             raise ValueError(wrong)
         return self
+
+    @property
+    def policy_seed(self) -> int:
+        """Of its policies. Centroids are fitted with `seed` itself: they are alike everywhere."""
+        return seed_of(self.seed, self.number)
 
     @property
     def layout(self) -> Layout | None:

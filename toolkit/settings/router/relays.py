@@ -6,6 +6,6 @@ CORES = 4
 """Of the machine's cores, one relay for so many: workers, and the deciding process, need others."""
 
 
-def automatic(cores: int, max_inflight: int) -> int:
-    """By the cores that there are, and the requests that may run."""
-    return max(1, min(-(-max_inflight // STREAMS), cores // CORES))
+def automatic(cores: int, max_inflight: int, routers: int = 1) -> int:
+    """By the cores that there are, the requests that may run, and the routers that share them."""
+    return max(1, min(-(-max_inflight // STREAMS), cores // (CORES * routers)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from toolkit.contract.addresses import LAST_PORT, is_unspecified
 from toolkit.loopback import is_loopback, open_port
 from toolkit.policies import check_policy
 from toolkit.settings.router.access import Access
@@ -27,11 +28,57 @@ class RouterKind(Section):
         "`toolkit`: our router; `sglang`: SGLang's own, without late decisions; `none`",
         EVERY,
     )
-    port: Port | None = key(None, "where it listens; default: a free port", BOTH)
-    node: str | None = key(None, "name of the host it runs on; default: the first", BOTH)
-    admin_port: Port | None = key(
-        None, "loopback port for /admin/* where there is no admin key; default: a free port", OURS
+    port: Port | None = key(
+        None,
+        "where it listens; of several on one host the first one's, the others follow; default: a "
+        "free port",
+        BOTH,
     )
+    node: str | tuple[str, ...] | None = key(
+        None,
+        "name of the host it runs on, or a list: one router on each; default: the first",
+        BOTH,
+    )
+    routers: Annotated[int, Field(ge=1, le=64)] | None = key(
+        None,
+        "so many over the same workers, on the hosts of `node` in turn, each with ports and files "
+        "of its own (`router-0`, `router-1`, ..); default: one on each",
+        OURS,
+    )
+    admin_port: Port | None = key(
+        None,
+        "loopback port for /admin/* where there is no admin key (of several as `port`); default: a "
+        "free port",
+        OURS,
+    )
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the hosts on which they run; empty: the deployment's first."""
+        if self.node is None:
+            return ()
+        return (self.node,) if isinstance(self.node, str) else self.node
+
+    @property
+    def count(self) -> int:
+        """How many there are, where there is any."""
+        return self.routers or len(self.nodes) or 1
+
+    @property
+    def on_a_host(self) -> int:
+        """The most that one host has: they take so many ports from `port` on."""
+        return -(-self.count // (len(self.nodes) or 1))
+
+    @field_validator("node")
+    @classmethod
+    def _each_host_once(cls, node: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        if not isinstance(node, tuple):
+            return node
+        if not node:
+            raise ValueError("names no host: name one, or leave it out")
+        if twice := [name for name in dict.fromkeys(node) if node.count(name) > 1]:
+            raise ValueError(f"names {twice[0]} twice: say it once, and how many with `routers`")
+        return node
 
 
 # pydantic takes the fields of the last base first: a key is judged by `kind` and `dispatch`.
@@ -60,6 +107,27 @@ class Router(Bodies, Waits, Choosing, Access, RouterKind):
                 "strangers away"
             )
         raise ValueError(open_port(self.host))
+
+    @model_validator(mode="after")
+    def _several_fit(self) -> Router:
+        """Each has a place and a port."""
+        nodes, count = self.nodes, self.count
+        if count < len(nodes):
+            what = f"routers: {count} cannot run on the {len(nodes)} hosts of node"
+            raise ValueError(f"{what}: name fewer, or leave routers out (one on each)")
+        if count > 1 and self.kind == "sglang":
+            raise ValueError("node: SGLang's routers know nothing of each other: name one host")
+        if len(nodes) > 1 and not (is_unspecified(self.host) or is_loopback(self.host)):
+            what = f"host {self.host} is the address of one machine, and they run on {len(nodes)}"
+            repair = "say 0.0.0.0 (or ::), or 127.0.0.1 where something on each is in front of it"
+            raise ValueError(f"{what} ({', '.join(nodes)}): {repair}")
+        for name in ("port", "admin_port"):
+            first = getattr(self, name)
+            if first and first + self.on_a_host - 1 > LAST_PORT:
+                raise ValueError(
+                    f"{name} {first}: {self.on_a_host} on a host do not fit below {LAST_PORT + 1}"
+                )
+        return self
 
     @field_validator("*")
     @classmethod

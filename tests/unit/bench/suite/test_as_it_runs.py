@@ -11,7 +11,7 @@ from tests.standin.cluster import Cluster
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import new_session
 from toolkit.bench.suite.as_it_runs import SWITCHED, AsItRuns, questions_at
-from toolkit.bench.suite.questions import BASE
+from toolkit.bench.suite.question import BASE
 from toolkit.bench.target import set_policy
 
 POLICIES = {"prefill": "round_robin", "decode": "shortest_queue"}

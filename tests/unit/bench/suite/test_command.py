@@ -69,6 +69,21 @@ def test_a_variant_that_does_not_start_ends_it(
     assert (tmp_path / "base.yaml").exists(), "the file that did not start"
 
 
+@pytest.mark.parametrize(
+    ("system", "told"),
+    [
+        ("stages", "stages: the file has no decode.stages"),
+        ("sages", "sages: no such question: late dispatch"),
+    ],
+)
+def test_a_system_that_cannot_be_asked_about_is_said_before_a_start(
+    system: str, told: str, tmp_path: Path
+) -> None:
+    done = run("cpu-demo", "--out", str(tmp_path), "--system", system)
+    assert done.exit_code == 1 and told in done.output
+    assert not list(tmp_path.glob("*.yaml"))
+
+
 def test_bench_itself_takes_its_options_as_before() -> None:
     done = CliRunner().invoke(app, ["bench", "--url", "http://127.0.0.1:1"])
     assert done.exit_code == 1 and "nothing answers at http://127.0.0.1:1" in done.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,13 @@ import yaml
 from toolkit.bench.class_ratios import CLASSES
 from toolkit.bench.errors import BenchError
 from toolkit.bench.source import Source
-from toolkit.bench.suite.play import Suite
-from toolkit.bench.suite.questions import Question, SuiteArm, questions_for
+from toolkit.bench.suite import play as play_module
+from toolkit.bench.suite.expert_questions import CHUNK, EPLB, INTERVAL, LOCATION, PlacedExperts
+from toolkit.bench.suite.experts_moved import ExpertsMoved
+from toolkit.bench.suite.play import LONGEST, Suite, reason
+from toolkit.bench.suite.question import Question, SuiteArm
+from toolkit.bench.suite.questions import questions_for
+from toolkit.bench.suite.start import decode_steps
 from toolkit.bench.suite.traffic import SuiteLoad, with_classes
 from toolkit.bench.suite.written import as_json, chosen, write_deployment, write_page
 from toolkit.bench.workload import Item, Workload
@@ -35,11 +40,15 @@ class Made:
         self.started: list[str] = []
         self.said: list[str] = []
         self.breaks: BaseException | None = None
+        self.dead: set[str] = set()
         load = SuiteLoad(Source(), requests=8, concurrency=4, rounds=8)
         self.suite = Suite(DOCUMENT, questions_for(DOCUMENT), load, folder, minutes=60.0)
 
         async def play(
-            suite: Suite, url: str, arms: list[tuple[Question, SuiteArm]], numbers: range
+            suite: Suite,
+            url: str,
+            arms: list[tuple[Question, SuiteArm]],
+            numbers: range,
         ) -> None:
             if self.breaks is not None:
                 raise self.breaks
@@ -62,6 +71,8 @@ class Made:
     def host(self, path: Path, run_dir: Path | None) -> Iterator[Any]:
         load_deployment(path)
         self.started.append(path.stem)
+        if path.stem in self.dead:
+            raise BenchError(f"{path} did not start:\n decode-0 ended\nValueError: {path.stem}\n\n")
         yield SimpleNamespace(router_url="http://nowhere")
 
     def run(self) -> dict[str, str]:
@@ -109,6 +120,131 @@ def test_what_is_no_result_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path
     made.breaks = BenchError("a worker died")
     with pytest.raises(BenchError, match="a worker died"):
         made.run()
+
+
+def test_who_does_not_start_is_a_result_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Made(monkeypatch, tmp_path, {**WINNERS, "level": 99.9})
+    made.dead = {"moves", "chunks of 512"}
+    answers = made.run()
+    assert answers["moves"] == answers["preempted prompts"] == "undecided"
+    assert (answers["late dispatch"], answers["expert locality"]) == ("on", "on")
+    assert [made.started.count(name) for name in ("moves", "chunks of 512", "stops")] == [1, 1, 1]
+    assert "every question is decided" in made.said[-1], "what cannot be told is settled, too"
+    why = {each.question.system: each.why for each in made.suite.verdicts()}
+    assert why["moves"] == "moves did not run: ValueError: moves"
+    assert "chunks of 512 did not run: ValueError: chunks of 512" in why["preempted prompts"]
+    assert "moves does not run here: ValueError: moves" in made.said
+    told = as_json(made.suite, made.suite.verdicts())
+    assert set(told["stopped"]) == made.dead and "decode-0 ended" in told["stopped"]["moves"]
+    write_page(tmp_path / "suite.html", made.suite, made.suite.verdicts(), "Does it pay?")
+    page = (tmp_path / "suite.html").read_text()
+    assert "What did not run" in page and "decode-0 ended" in page
+    assert "moves" not in str(chosen(made.suite, made.suite.verdicts()).get("router")), "as it was"
+
+
+def test_without_the_base_there_is_nothing_to_compare_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Made(monkeypatch, tmp_path, WINNERS)
+    made.dead = {"base"}
+    with pytest.raises(BenchError, match="ValueError: base"):
+        made.run()
+
+
+def test_the_reason_is_the_last_error_that_is_named() -> None:
+    log = "it did not start\n  TypeError: deep\nOSError: first\nx.y.BadError: last\n  at line 3\n"
+    assert reason(log) == "x.y.BadError: last"
+    assert reason("no memory\n\n") == "no memory" and reason("") == "nobody knows why"
+    assert len(reason("ValueError: " + "x" * 999)) == LONGEST
+
+
+def test_decode_steps_are_those_of_the_busiest_rank() -> None:
+    rows = [
+        {"role": "decode", "steps": {"steps": 3}},
+        {"role": "decode", "steps": {"steps": 9}},
+        {"role": "decode"},
+        {"role": "prefill", "steps": {"steps": 99}},
+    ]
+    assert decode_steps({"workers": rows}) == 9 and decode_steps({"workers": []}) == 0
+
+
+WIDE = {
+    "name": "a",
+    "model": "embedded",
+    "decode": {"tp": 2, "ep": 2, "args": {"ep-num-redundant-experts": 4}},
+    "router": {"profile": "embedded"},
+}
+PLACED = PlacedExperts(
+    {"eplb": "/load.json", "joint": "/affinity.json"}, loads={"joint": (1.05, 0.4)}
+)
+
+
+def of_experts(monkeypatch: pytest.MonkeyPatch, folder: Path, takes: dict[str, float]) -> Made:
+    """It asks whether experts that are relocated pay."""
+    made = Made(monkeypatch, folder, takes)
+    seen = ExpertsMoved("x", 2, (1.3, 1.1))
+    monkeypatch.setattr(play_module, "moved", lambda *_: nullcontext(seen))
+    made.suite.document = WIDE
+    made.suite.asked = questions_for(WIDE, placed=PLACED)
+    made.suite.asked.only(["relocated experts"])
+    made.suite.placed = PLACED
+    return made
+
+
+def test_the_others_go_on_without_who_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = of_experts(monkeypatch, tmp_path, {"relocated": 80.0})
+    made.dead = {"EPLB every 250"}
+    assert made.run() == {"relocated experts": "undecided"}
+    assert made.started.count("EPLB every 250") == 1 and made.started.count("base") > 1
+    (verdict,) = made.suite.verdicts()
+    assert "EPLB every 250 did not run: ValueError" in verdict.why and verdict.ratio is not None
+    assert verdict.ratio.value == pytest.approx(0.8)
+    assert chosen(made.suite, [verdict]) == WIDE
+
+
+@pytest.mark.parametrize(
+    ("takes", "relocates", "args"),
+    [
+        ({"relocated": 80.0}, True, {}),
+        (
+            {"EPLB every 250": 80.0},
+            False,
+            {EPLB: True, INTERVAL: 250, CHUNK: 8},
+        ),
+        ({"placed by load": 80.0}, False, {LOCATION: "/load.json"}),
+        ({"placed by load": 99.5}, False, {}),  # by chance, as far as anybody can tell
+        ({}, False, {}),
+    ],
+)
+def test_the_file_gets_who_moves_experts_best(
+    takes: dict[str, float],
+    relocates: bool,
+    args: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    made = Made(monkeypatch, tmp_path, takes)
+    monkeypatch.setattr(
+        play_module, "moved", lambda *_: nullcontext(ExpertsMoved("x", 2, (1.3, 1.1)))
+    )
+    made.suite.document = WIDE
+    made.suite.asked = questions_for(WIDE, placed=PLACED)
+    made.suite.asked.only(["relocated experts"])
+    made.suite.placed = PLACED
+    assert made.run() == {"relocated experts": "on" if relocates else "off"}
+    path = tmp_path / "best.yaml"
+    write_deployment(path, made.suite, made.suite.verdicts())
+    decode = load_deployment(path).decode
+    assert decode.relocate is relocates
+    assert decode.args == {"ep-num-redundant-experts": 4, **args}
+    assert ("# Run beside it: toolkit relocate --every 1000" in path.read_text()) is relocates
+    write_page(tmp_path / "suite.html", made.suite, made.suite.verdicts(), "Does it pay?")
+    page = (tmp_path / "suite.html").read_text()
+    assert "Load between experts" in page and "1.300" in page and "1.050" in page
 
 
 def test_the_file_that_is_written_has_what_pays_and_is_a_deployment(

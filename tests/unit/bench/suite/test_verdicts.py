@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolkit.bench.class_ratios import CLASSES
-from toolkit.bench.suite.questions import (
+from toolkit.bench.suite.question import (
     BE_E2E,
     E2E,
     LS_TTFT,
@@ -89,6 +89,58 @@ def test_a_look_before_the_end_has_to_be_surer() -> None:
     close = played([96.5, 98.0, 95.5, 98.5], [100] * 4, [101] * 4)
     assert judge(question(), close).answer == "on"
     assert judge(question(), close, early=True).answer == "undecided"
+
+
+STOPPED = {"other": "it died"}
+
+
+def away(arm: SuiteArm) -> SuiteArm:
+    return replace(arm, variant="other")
+
+
+def test_nothing_is_on_while_an_alternative_does_not_run() -> None:
+    asking = replace(question(), others=(ONE, away(TWO)))
+    better = played([80, 81, 79], [100, 101, 99], [])
+    assert judge(asking, better).answer == "on"
+    found = judge(asking, better, stopped=STOPPED)
+    assert (found.answer, found.settled, found.against) == ("undecided", True, "one")
+    assert "strongest alternative" in found.why and "two did not run: it died" in found.why
+    assert found.ratio is not None and found.price is not None
+    worse = judge(asking, played([120, 121, 119], [100, 101, 99], []), stopped=STOPPED)
+    assert worse.answer == "off", "it loses to one already"
+    noisy = played([80, 120, 90, 115], [100, 95, 105, 100], [])
+    assert not judge(asking, noisy, stopped=STOPPED).settled, "it may lose yet"
+    both = replace(question(), others=(away(ONE), away(TWO)))
+    none = judge(both, better, stopped=STOPPED)
+    assert (none.answer, none.settled) == ("undecided", True)
+
+
+def test_what_does_not_run_itself_is_no_answer() -> None:
+    asking = replace(question(), ours=away(OURS))
+    found = judge(asking, played([80, 81, 79], [100, 101, 99], [90, 91, 89]), stopped=STOPPED)
+    assert (found.answer, found.settled) == ("undecided", True)
+    assert found.why == "ours did not run: it died"
+
+
+def test_the_system_together_with_an_alternative_counts_as_the_system() -> None:
+    both = SuiteArm("both", "base", {})
+    asking = replace(question(), also=(both,))
+    figures = {
+        **played([98, 99, 97], [100, 101, 99], [90, 91, 89]),
+        "both": rounds(E2E.key, 80, 81, 79),
+    }
+    found = judge(asking, figures)
+    assert (found.answer, found.against) == ("on", "two") and found.why.startswith("both: ")
+    assert judge(replace(asking, also=()), figures).answer == "off"
+    gone = replace(asking, also=(replace(both, variant="other"),))
+    assert judge(gone, figures, stopped=STOPPED).answer == "off"
+
+
+def test_the_best_of_two_arms_with_the_system_has_to_be_surer() -> None:
+    close = played([96.5, 98.0, 95.5, 98.5], [100] * 4, [101] * 4)
+    assert judge(question(), close).answer == "on"
+    two = replace(question(), also=(SuiteArm("both", "base", {}),))
+    assert judge(two, {**close, "both": rounds(E2E.key, *[110] * 4)}).answer == "undecided"
 
 
 def test_only_rounds_that_both_have_played_count() -> None:

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import uvicorn
 from hypothesis import example, given
@@ -23,14 +24,28 @@ from starlette.routing import Route
 
 from patches.http.worker_key import KeyCheck
 from patches.streams import outlet as outlets
-from patches.streams.event_hub import EventHub
+from patches.streams.event_hub import NOTICES_WAIT_MAX, EventHub
 from patches.streams.event_stream import SharedReader
+from patches.streams.notice_board import NoticeBoard
 from patches.streams.outlet import Outlet
+from patches.streams.pulse import Pulse
 from patches.streams.takeover import EventResponse, Exchanges
 from toolkit.contract import VERSION
-from toolkit.contract.events import Down, Event, Hello, LoadReading, Ping, Routers, decode
+from toolkit.contract.events import (
+    Down,
+    Event,
+    Heartbeat,
+    Hello,
+    LoadReading,
+    Ping,
+    Routers,
+    decode,
+)  # fmt: skip
 from toolkit.contract.headers import ROUTER
+from toolkit.contract.heartbeat import Beat
+from toolkit.contract.notices import BODY_MAX, NOTICE_MAX, Notice, Posted
 from toolkit.contract.paths import EVENTS
+from toolkit.decide.notices import BURST
 
 HOLD_S = 2.0
 KEY = {"Authorization": "Bearer k"}
@@ -42,7 +57,8 @@ class Worker:
     def __init__(self) -> None:
         self.busy = True
         self.loads = [(LoadReading(running=0), 0.0)]
-        self.hub = EventHub(lambda: self.busy, lambda: list(self.loads))
+        self.beats: list[tuple[int, Beat]] = []
+        self.hub = EventHub(lambda: self.busy, lambda: list(self.loads), lambda: list(self.beats))
         self.port = 0
 
     def app(self) -> Any:
@@ -149,6 +165,72 @@ def test_routers_are_told_of_each_other_and_nobody_else_is_one(worker: Worker) -
     assert not names(plain) and not names(wrong)
 
 
+def notices(listener: Listener) -> list[str]:
+    """Ids of those that it was told."""
+    return [event.id for event in listener.events() if isinstance(event, Notice)]
+
+
+def test_a_notice_goes_to_the_routers_that_it_is_for(worker: Worker) -> None:
+    board = NoticeBoard(worker.hub)
+
+    def post(sender: str, name: str, to: str = "") -> tuple[int, Posted]:
+        notice = Notice(sender, name, "kind", to, body='{"x": 1}')
+        status, answer, _ = board.take(msgspec.json.encode(notice), 0.0)
+        return status, msgspec.json.decode(answer, type=Posted)
+
+    plain = Listener(worker)
+    one, two, three = (Listener(worker, f"router-{n}") for n in (1, 2, 3))
+    until(lambda: len(worker.hub.routers) == 3)
+    assert post("router-1", "all") == (200, Posted(("router-2", "router-3")))
+    assert post("router-1", "one", "router-3") == (200, Posted(("router-3",)))
+    assert post("router-1", "none", "router-9") == (200, Posted())
+    until(lambda: (notices(two), notices(three)) == (["all"], ["all", "one"]))
+    event = next(each for each in three.events() if isinstance(each, Notice))
+    assert event == Notice("router-1", "all", "kind", body='{"x": 1}')
+    assert not notices(one) and not notices(plain)
+
+
+def test_what_is_no_notice_and_who_is_no_router_are_refused(worker: Worker) -> None:
+    board = NoticeBoard(worker.hub)
+    mine = Listener(worker, "router-1")
+    until(lambda: bool(worker.hub.routers))
+
+    def status(**fields: Any) -> int:
+        raw = msgspec.json.encode(
+            {"type": "notice", "sender": "router-1", "id": "a", "kind": "k", **fields}
+        )
+        return board.take(raw, 0.0)[0]
+
+    assert status() == 200
+    assert status(sender="router-2") == 409
+    wrong: list[dict[str, Any]] = [
+        {"sender": "a b"}, {"id": "x\n"}, {"to": "x" * 65}, {"body": 1}, {"proof": "p" * 129},
+        {"type": "load"}, {"body": "b" * (BODY_MAX + 1)},
+    ]  # fmt: skip
+    assert [status(**each) for each in wrong] == [400] * len(wrong)
+    assert board.take(b"[" * 100_000, 0.0)[0] == board.take(b"\xff", 0.0)[0] == 400
+    assert board.take(b" " * (NOTICE_MAX + 1), 0.0)[0] == 413
+    assert status(body="b" * BODY_MAX) == 200
+    flood = [status(id=str(n)) for n in range(2 * BURST)]
+    assert (flood.count(200), flood.count(429)) == (BURST - 2, BURST + 2)
+    assert board.counts["429"] == BURST + 2
+    assert not notices(mine)
+
+
+def test_a_router_that_does_not_read_is_told_no_notices_and_not_cut_off(worker: Worker) -> None:
+    hub = worker.hub
+    Listener(worker)
+    with closing(asyncio.new_event_loop()) as loop:
+        asleep = hub.join(Hello(contract=VERSION), Pulse(loop), "router-2")
+    body, told, left = "b" * BODY_MAX, 0, 0
+    for number in range(100):
+        posted = hub.tell(Notice("router-1", str(number), "k", body=body))
+        told, left = told + len(posted.told), left + posted.left_out
+    assert told == NOTICES_WAIT_MAX // (BODY_MAX + 100) and left == 100 - told
+    assert asleep.offer(b"x", NOTICES_WAIT_MAX), "it is still there"
+    hub.leave(asleep)
+
+
 def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
     listener = Listener(worker)
     until(lambda: len(listener.heard) >= 2)
@@ -168,6 +250,25 @@ def test_a_held_up_loop_is_told_and_holds_up_no_event(worker: Worker) -> None:
     assert max(gaps) < HOLD_S / 2, "silent while the loop was held up"
     told = [each.held_up for each in listener.events() if isinstance(each, Ping)]
     assert any(0 < seconds <= HOLD_S + 1 for seconds in told)
+
+
+def test_what_all_ranks_say_is_one_write(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[list[Event]] = []
+    put = Outlet.put
+
+    def seen(outlet: Outlet, lines: bytes) -> bool:
+        writes.append([decode(line) for line in lines.splitlines()])
+        return put(outlet, lines)
+
+    monkeypatch.setattr(Outlet, "put", seen)
+    ranks = range(8)
+    worker.beats = [(rank, Beat(7)) for rank in ranks]
+    listener = Listener(worker)
+    loads: list[Event] = [LoadReading(running=rank + 1, dp_rank=rank) for rank in ranks]
+    worker.loads = [(load, 1.0) for load in loads if isinstance(load, LoadReading)]
+    beats = [Heartbeat(7, dp_rank=rank) for rank in ranks]
+    until(lambda: loads in writes and beats in writes)
+    until(lambda: {*map(str, (*loads, *beats))} <= {*map(str, listener.events())})
 
 
 def test_who_comes_later_hears_the_loads_of_now(worker: Worker) -> None:

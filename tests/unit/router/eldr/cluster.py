@@ -26,8 +26,9 @@ RECORDED = "1,5"
 FINGERPRINT = "sha256:1"
 
 
-def counts(kind: int, rng: np.random.Generator, layers: int = len(MASK)) -> NDArray[np.int64]:
-    """[layers, EXPERTS] of one request of a kind."""
+def counts(kind: int, rng: np.random.Generator, layers: int = 0) -> NDArray[np.int64]:
+    """[layers, EXPERTS] of one request of a kind; 0: of the layers that are recorded."""
+    layers = layers or len(MASK)
     result = rng.integers(1, 4, (layers, EXPERTS)) * (rng.random((layers, EXPERTS)) < 0.08)
     result[:, 4 * kind : 4 * kind + 4] += rng.integers(10, 30, (layers, 4))
     return result
@@ -56,7 +57,9 @@ def write_profile(folder: Path, workers: int = 4, requests: int = REQUESTS) -> s
     model = profile.model.model_copy(update={"fingerprint": FINGERPRINT, "layers": MODEL_LAYERS})
     figures = {
         "model": model,
-        "rho": profile.rho.model_copy(update={"mask": MASK, "curve": (0.5, 0.6, 0.5)}),
+        "rho": profile.rho.model_copy(
+            update={"mask": MASK, "curve": (0.5, *[0.6] * (len(MASK) - 1), 0.5)}
+        ),
         "data": profile.data.model_copy(update={"prompt_tokens": requests * TOKENS}),
         "centroids": profile.centroids.model_copy(
             update={"sizes": tuple(sizes.tolist()), "bound": int(sizes.max())}

@@ -148,3 +148,4 @@ def test_as_many_relays_as_cores_and_streams_ask_for() -> None:
     assert automatic(64, 10_000) == 10
     assert automatic(64, 256) == 1
     assert automatic(64, 0) == 1
+    assert [automatic(64, 10_000, routers) for routers in (1, 2, 5, 40)] == [10, 8, 3, 1]
