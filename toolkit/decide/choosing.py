@@ -70,8 +70,10 @@ class Chooser:
         everything would put it in quarantine.
         """
         ranks = self.ranks.of(role)
-        records = [rank.worker.record for rank in ranks]
-        usable = ejected_left_out([rank.open for rank in ranks], records, now, self._eject_share)
+        usable = [rank.open for rank in ranks]
+        if self.ranks.any_out(role):
+            records = [rank.worker.record for rank in ranks]
+            usable = ejected_left_out(usable, records, now, self._eject_share)
         suspect = request.record.suspect
         if suspect:
             usable = _others(usable, ranks, request.record.failed_by)

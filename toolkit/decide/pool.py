@@ -209,11 +209,14 @@ class Pool:
         usable = self._choosing.usable("decode", request, now)
         if self._choosing.stages is not None:  # they are of one stage
             usable = self._choosing.stages.narrow(wanted[0].prompt_tokens, usable)
+        any_out = self._choosing.ranks.any_out("decode")
         for rank, ok in zip(self._ranks, usable, strict=True):
             view = rank.view(now, ok, urgent)
             if not view.inflight:
                 view = _believable(rank, view, wanted, now)
-            views.append(replace(view, slots=1) if ok and rank.worker.record.out else view)
+            if any_out and ok and rank.worker.record.out:
+                view = replace(view, slots=1)
+            views.append(view)
         return views
 
     def _bind(self, made: PoolRound, request: RequestState, rank: RankState, now: float) -> None:

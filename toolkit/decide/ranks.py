@@ -33,6 +33,8 @@ class WorkerSpec:
     parked: int = 1
 
 
+_HEALTHY = Health.HEALTHY
+"""Python 3.11 looks a member up slowly, and every decision asks every rank."""
 RECENT_STEPS = 256
 """Decode steps over which `StepTokens` is a mean, about."""
 
@@ -101,7 +103,7 @@ class RankState:
     @property
     def open(self) -> bool:
         """Whether new requests may go there."""
-        return self.worker.healthy and not self.held and self.health is Health.HEALTHY
+        return self.worker.healthy and not self.held and self.health is _HEALTHY
 
     @property
     def group(self) -> Group:
@@ -302,8 +304,10 @@ class KnownRanks:
     def __init__(self, workers: Iterable[WorkerState], now: float = 0.0) -> None:
         self.workers = {worker.name: worker for worker in workers}
         self._of: dict[str, list[RankState]] = {}
+        self._records: dict[str, list[Ejection]] = {}
         for worker in self.workers.values():
             self._of.setdefault(worker.spec.role, []).extend(worker.ranks)
+            self._records.setdefault(worker.spec.role, []).append(worker.record)
         self.deaths = Deaths()
         self.returns = Returns()
         self._gone_at: dict[str, float] = {}
@@ -330,6 +334,10 @@ class KnownRanks:
     def any_open(self, role: str) -> bool:
         """Whether some rank of the role takes new requests."""
         return any(rank.open for rank in self._of[role])
+
+    def any_out(self, role: str) -> bool:
+        """Whether some worker of the role is ejected or resting, or on probation."""
+        return True in [record.out for record in self._records[role]]
 
     def changed(self, now: float) -> None:
         """The health of some worker has changed."""

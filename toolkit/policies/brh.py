@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from toolkit.policies.base import Needs
@@ -155,16 +156,12 @@ class BrHPolicy(BalanceRoute):
 
     def _discounts(self, ranks: Ranks) -> np.ndarray:
         """d_h [H + 1]."""
-        import numpy as np
-
         gamma = self.gamma
         if gamma is None:
             paces = ranks.paces or [1.0]
             ends = self.inflight.turnover(len(ranks.load)) * (sum(paces) / len(paces))
             gamma = min(GAMMA, round(math.exp(-ends), 12))  # exp's last bit is the CPU's
-        discounts = np.full(self.horizon + 1, gamma)
-        discounts[0] = 1.0
-        return np.cumprod(discounts, out=discounts)
+        return _powers(gamma, self.horizon)
 
     def _ahead(self, ranks: Ranks) -> np.ndarray:
         """L_{g,h}, tokens [G, H + 1]."""
@@ -178,6 +175,18 @@ class BrHPolicy(BalanceRoute):
             silent = np.array(ranks.silent)
             ahead[silent] = np.maximum(ahead[silent], ahead[~silent].max(axis=0))
         return ahead
+
+
+@lru_cache(maxsize=64)
+def _powers(gamma: float, most: int) -> np.ndarray:
+    """gamma^h for h = 0..most, not to be changed."""
+    import numpy as np
+
+    powers = np.full(most + 1, gamma)
+    powers[0] = 1.0
+    np.cumprod(powers, out=powers)
+    powers.setflags(write=False)
+    return powers
 
 
 class MarginAhead:
@@ -219,7 +228,9 @@ class MarginAhead:
     def across(self, size: float) -> list[float]:
         import numpy as np
 
-        over = np.maximum(size - (self.heaviest - self.loads), 0.0)
+        over = self.heaviest - self.loads
+        np.subtract(size, over, out=over)
+        np.maximum(over, 0.0, out=over)
         over *= self.prices
         values: list[float] = (self.worth * size - over.sum(axis=1)).tolist()
         return values

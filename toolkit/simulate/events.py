@@ -34,7 +34,8 @@ class Events:
 
     def at(self, when: float, action: Callable[..., None], *given: Any) -> Event:
         """Call `action(*given)` at that time, or now if that is over."""
-        event = Event(max(when, self.now), action, given)
+        now = self.now
+        event = Event(now if now > when else when, action, given)
         heappush(self._heap, (event.at, next(self._number), event))
         return event
 

@@ -18,7 +18,7 @@ class Histogram:
         self._none = 0
 
     def add(self, value: float) -> None:
-        if math.isnan(value):
+        if value != value:
             return
         self.count += 1
         self.total += value

@@ -9,6 +9,8 @@ from toolkit.policies.following import Following, Key
 
 if TYPE_CHECKING:
     from toolkit.policies.base import Group, Policy, RequestView
+    from toolkit.simulate.movable import Movable
+    from toolkit.simulate.rank import SimulatedRank
     from toolkit.simulate.worker_states import SimulatedRankState
 
 
@@ -20,6 +22,11 @@ class SteppedFollowing(Following):
     def __init__(self, policy: Policy, ranks: Mapping[Key, SimulatedRankState]) -> None:
         super().__init__(policy.inflight, policy.locality)
         self._ranks = ranks
+        self._of: dict[Movable, list[tuple[Key, SimulatedRank]]] = {}
+        for key, state in ranks.items():
+            self._of.setdefault(state.loop, []).append((key, state.rank))
+        self._seen: dict[Movable, tuple[int, int]] = {}
+        """Of each loop, its `progress` at the last look at all of them."""
         self._told: dict[Key, int] = {}
         """Of each rank, tokens of its steps that were counted (`Loop.tokens_of`)."""
         self._since: dict[str, tuple[Key, int]] = {}
@@ -52,12 +59,18 @@ class SteppedFollowing(Following):
         if not self.lengths:
             return
         told, given = self._told, {}
-        for key, state in self._ranks.items():
-            done = state.loop.tokens_of(state.rank)
-            before = told.get(key, done)
-            if done != before:
-                given[key] = done - before
-            told[key] = done
+        for loop, ranks in self._of.items():
+            progress = loop.progress()
+            if progress == self._seen.get(loop):
+                continue
+            self._seen[loop] = progress
+            steps, _ = progress
+            for key, rank in ranks:
+                done = loop.said_in(steps - rank.skipped)  # `tokens_of`
+                before = told.get(key, done)
+                if done != before:
+                    given[key] = done - before
+                told[key] = done
         if given:
             self.all_stepped(given)
 

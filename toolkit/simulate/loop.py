@@ -67,6 +67,10 @@ class Loop(ABC):
         self.requests: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
         self.kv: np.ndarray = np.zeros(len(ranks), dtype=counted)
         """Of its batches at the last boundary that was looked at; `kv_of` says it now."""
+        self._running = 0
+        """Requests in all its batches."""
+        self._roomy = False
+        """No pool can be full within HOP steps, whosever the requests are that run."""
         self.coming: np.ndarray = np.zeros(len(ranks), dtype=np.int64)
         """KV tokens for which a place is kept, on their way or being computed."""
         self.made: np.ndarray = np.zeros(len(ranks), dtype=counted)
@@ -74,6 +78,8 @@ class Loop(ABC):
         self.capacity: np.ndarray = np.array([rank.capacity for rank in ranks], dtype=np.int64)
         self.steps = 0
         """Taken since the start, at that boundary."""
+        self.skips = 0
+        """Steps that one of its ranks did not take, in all."""
         self.busy_s = 0.0
         self.distinct_steps = 0.0
         """Sum over steps of distinct experts."""
@@ -97,6 +103,8 @@ class Loop(ABC):
         """When it did."""
         self._taken_at, self._taken = -1.0, 0
         """How many of these steps were over when: every rank is asked for them."""
+        self._kv_after, self._kv_now = -1, [0] * len(ranks)
+        """Of each rank, when so many of these steps were over; -1: its batch has changed since."""
         self._begin = 0.0
         self._first_s = 0.0
         self._slope_s = 0.0
@@ -125,7 +133,7 @@ class Loop(ABC):
 
     def _set_hop(self, hop: int) -> None:
         """So many steps are under way, of which nobody has asked how many are over."""
-        self._hop, self._taken_at = hop, -1.0
+        self._hop, self._taken_at, self._kv_after = hop, -1.0, -1
 
     def _work(self) -> float:
         """Seconds of these steps, at full speed, that are done."""
@@ -145,15 +153,25 @@ class Loop(ABC):
         left = seconds_of(self._hop, *self._line) - self._work()
         self._planned = self.events.after(max(0.0, left) / self._speed, self._boundary)
 
-    def kv_of(self, place: int) -> int:
-        """KV tokens of a rank's batch now, at the last boundary."""
+    def kv_now(self) -> list[int]:
+        """KV tokens of each rank's batch now, at the last boundary."""
         taken = self.taken()
-        kv: float = self.kv.item(place)
-        return ceil(kv + self.requests.item(place) * (taken * self.pace) if taken else kv)
+        if taken != self._kv_after:
+            kv = self.kv + self.requests * (taken * self.pace) if taken else self.kv
+            self._kv_after, self._kv_now = taken, [*map(ceil, kv.tolist())]
+        return self._kv_now
+
+    def kv_of(self, place: int) -> int:
+        """`kv_now` of a rank."""
+        return self.kv_now()[place]
 
     def computing(self, place: int) -> int:
         """KV tokens of prompts that a rank computes itself, now."""
         return 0
+
+    def progress(self) -> tuple[int, int]:
+        """While this is the same, `tokens_of` is the same for every rank."""
+        return self.steps + self.taken(), self.skips
 
     @property
     def _line(self) -> tuple[float, float]:
@@ -197,7 +215,7 @@ class Loop(ABC):
         """Into the batch, with so many tokens of its answer."""
         request.generated, request.joined = generated, self.steps
         rank.running[request] = None
-        self.requests[rank.place] += 1
+        self._count(rank, 1)
         self.kv[rank.place] += request.prompt + generated - 1
         if self._experts is not None and request.row >= 0:
             self._experts.add(rank.place, request.row)
@@ -214,11 +232,17 @@ class Loop(ABC):
     def _leave(self, rank: SimulatedRank, request: Request) -> None:
         del rank.running[request]
         place = rank.place
-        self.requests[place] -= 1
+        self._count(rank, -1)
         grown = (self.steps - request.joined) * self.pace
         self.kv[place] -= request.prompt + request.generated - 1 + grown
         if self._experts is not None and request.row >= 0:
             self._experts.remove(place, request.row)
+
+    def _count(self, rank: SimulatedRank, change: int) -> None:
+        """Somebody comes into the rank's batch, or goes."""
+        self.requests[rank.place] += change
+        self._running += change
+        self._kv_after = -1
 
     def _boundary(self) -> None:
         """A step has ended: count what was done, let go who is through, let in who is there."""
@@ -264,9 +288,15 @@ class Loop(ABC):
                 later.append((due, action, given))
         self._agenda.extend(later)
 
-    def _make_room(self, stepping: np.ndarray | int = 1) -> None:
-        """Retract where the next step's tokens do not fit; `stepping`: 0 for who takes none."""
-        needed = self.kv + self.requests * (self._ahead - 1 + stepping) + self.coming
+    def _make_room(self, stepping: np.ndarray | None = None) -> None:
+        """Retract where the next step's tokens do not fit; `stepping`: 0 for who takes none, None:
+        all take it."""
+        least = (self.capacity - self.kv - self.coming).min()
+        self._roomy = bool(least >= self._running * (self._ahead + HOP * self.pace))
+        if self._roomy:
+            return
+        steps = 1 if stepping is None else stepping
+        needed = self.kv + self.requests * (self._ahead - 1 + steps) + self.coming
         short = (needed > self.capacity) & (self.requests > 1)
         for place in short.nonzero()[0].tolist():
             rank = self.ranks[place]
@@ -299,7 +329,7 @@ class Loop(ABC):
 
     def _plan(self) -> None:
         """The next steps, up to the next thing that is known to happen."""
-        if not self.requests.any():
+        if not self._running:
             self._tell_neighbours()
             if self._agenda:  # its time is counted in steps, and there are none
                 self._agenda = deque((0, action, given) for _, action, given in self._agenda)
@@ -317,13 +347,15 @@ class Loop(ABC):
             slope = (last - first) / (hop - 1)
         self._start(hop, first, slope)
 
-    def _step_s(self, ahead: int, stepping: np.ndarray | int = 1) -> float:
-        """The step from now that makes the `ahead`-th token; `stepping`: 0 for who takes none."""
-        requests = self.requests * stepping
-        kv = (self.kv + (ahead * self.pace) * self.requests) * stepping
+    def _step_s(self, ahead: int, stepping: np.ndarray | None = None) -> float:
+        """The step from now that makes the `ahead`-th token; `stepping` as `_make_room`."""
+        requests, kv = self.requests, self.kv + (ahead * self.pace) * self.requests
         longest = None
         if self._longest is not None:
-            longest = (self._longest.now(self.steps) + ahead * self.pace) * stepping
+            longest = self._longest.now(self.steps) + ahead * self.pace
+        if stepping is not None:
+            requests, kv = requests * stepping, kv * stepping
+            longest = None if longest is None else longest * stepping
         found = self._experts
         if found is None:
             return self.cost.decode_s(requests, kv, 0.0, longest)
@@ -362,12 +394,12 @@ class Loop(ABC):
         self._neighbours.busy(self, "decode")
 
     def _steps_left(self) -> int:
-        """Until something is due, or a pool is full; 1 at least."""
+        """Until something is due, or a pool is full; 1 at least. What is beyond HOP is not looked
+        at."""
         due = [when for when, _, _ in self._agenda]
         due += [heap[0][0] for heap in (self._ends, self._leaves) if heap]
         left = min(due) - self.steps
-        several = self.requests > 1
-        if several.any():
+        if not self._roomy and (several := self.requests > 1).any():
             requests = self.requests[several]
             room = (self.capacity - self.kv - self.coming)[several] - (self._ahead - 1) * requests
             left = min(left, int((room // (requests * self.pace)).min()))

@@ -78,8 +78,10 @@ class PlainGroup(Movable):
         """A request was sent to one of the ranks."""
         self.at_boundary(self._wait, rank, request, steps=self.scheduling.join)
 
-    def kv_of(self, place: int) -> int:
-        return int(self.kv[place]) if self._passes else super().kv_of(place)
+    def kv_now(self) -> list[int]:
+        import numpy as np
+
+        return self.kv.astype(np.int64).tolist() if self._passes else super().kv_now()
 
     def computing(self, place: int) -> int:
         return int(self.coming[place] - self.expected[place])
@@ -218,6 +220,7 @@ class PlainGroup(Movable):
         Who has said everything and only waits for the loop to notice (`notices`, `stays`) does not.
         """
         rank.skipped += 1
+        self.skips += 1
         for heap in (self._ends, self._leaves):
             heap[:] = [
                 (due + (at is rank and not self._through(request)), number, request, at)

@@ -148,7 +148,7 @@ class Recorder:
 
     def sample(self, now: float) -> None:
         """Look at every rank's batch."""
-        values = [group.kv_of(place) for group in self.groups for place in range(len(group.ranks))]
+        values = [kv for group in self.groups for kv in group.kv_now()]
         self.series.add(now, values)
         most = max(values)
         if not self.since <= now <= self.until or not most:

@@ -83,6 +83,8 @@ class SimulatedRankState(RankState):
         self.unbegun: dict[Request, None] = {}
         """Requests that were sent here and have said nothing yet."""
         self._published: Load | None = None
+        self._live = Load(0, 0, 0, rank.capacity, 0)
+        """The last one that was made: it is the same one as long as nothing changes."""
 
     def begin_anew(self) -> None:
         super().begin_anew()
@@ -92,13 +94,18 @@ class SimulatedRankState(RankState):
         """As it is now."""
         rank, loop, there = self.rank, self.loop, self.ledger.there
         computing = loop.computing(rank.place)
-        return Load(
-            running=len(rank.running),
-            waiting=there.requests,
-            used_tokens=loop.kv_of(rank.place) + computing,
-            total_tokens=rank.capacity,
-            waiting_tokens=max(0, there.tokens - computing),
-        )
+        running, waiting = len(rank.running), there.requests
+        used = loop.kv_now()[rank.place] + computing
+        coming = max(0, there.tokens - computing)
+        last = self._live
+        if (
+            used != last.used_tokens
+            or running != last.running
+            or waiting != last.waiting
+            or coming != last.waiting_tokens
+        ):
+            last = self._live = Load(running, waiting, used, rank.capacity, coming)
+        return last
 
     def publish(self) -> None:
         """From now on what is known is this, and what is sent from now on."""

@@ -77,6 +77,7 @@ def test_equal_workers_all_get_requests(name: Any) -> None:
     workers = [WorkerView(f"w{index}") for index in range(5)]
     counts = Counter(present(policy.choose(workers, RequestView())).index for _ in range(500))
     assert set(counts) == set(range(5))
+    assert workers == [WorkerView(f"w{index}") for index in range(5)], "kept for the next decision"
 
 
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=60))

@@ -60,7 +60,7 @@ def test_short_lengths_are_kept_exactly(lengths: list[int], age: int, horizon: i
     """Bins are one token wide up to 12: without a prior, the sample itself."""
     table = Lengths(1, memory=1e9)
     for length in lengths:
-        table.learn(0, length, True)
+        table.learn([0], length, True)
     table.refresh(0, weight=1e-9, force=True)
     sample = np.array(lengths)
     if age >= sample.max():

@@ -2,6 +2,7 @@
 and that nothing is lost."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,24 @@ def test_the_command_plays_a_plain_deployment(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "gimbal divided by" in done.output
     assert "4 ranks that prefill and decode on their own" in page.read_text()
+
+
+def test_who_counts_tokens_hears_that_a_rank_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a pass its steps seem to be one more, until the boundary has looked."""
+    made = plain("kv_shortest_queue", replicas=1, dp=2, dp_attention=True, chunk=64)
+    simulation = Simulation(made, COST, requests(60, 40.0))
+    (group,) = simulation.groups
+    changed = []
+
+    def seen() -> tuple[tuple[int, int], list[int]]:
+        return group.progress(), [group.tokens_of(rank) for rank in group.ranks]
+
+    def watched(boundary: Callable[[], None] = group._boundary) -> None:
+        progress, tokens = seen()
+        boundary()
+        if seen()[1] != tokens:
+            changed.append(seen()[0] != progress)
+
+    monkeypatch.setattr(group, "_boundary", watched)
+    simulation.run()
+    assert changed and all(changed)

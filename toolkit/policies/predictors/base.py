@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from toolkit.policies.predictors.errors import Errors
@@ -69,7 +69,7 @@ class Flight:
         self.least[slot] = min(least, self.limit[slot]) if least > 0 else 0
 
     def columns(self) -> list[np.ndarray]:
-        return [getattr(self, field.name) for field in fields(self)]
+        return [self.age, self.row, self.point, self.limit, self.least]
 
     def head(self, count: int) -> Flight:
         """The first `count` rows, a view."""

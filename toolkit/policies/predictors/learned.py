@@ -4,7 +4,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from toolkit.policies.predictors.base import LONGEST, Flight, PlacedPrediction
 from toolkit.policies.predictors.errors import Errors
@@ -45,13 +44,6 @@ class View:
     def judge(self, gain: float) -> None:
         self.judged += 1
         self.gain += max(1 - KEEP, 1 / self.judged) * (gain - self.gain)
-
-
-class _Stand(NamedTuple):
-    """The row that a view has for a request."""
-
-    view: int
-    row: int
 
 
 class Learned:
@@ -96,36 +88,39 @@ class Learned:
         self._free = list(range(rows - 1, 0, -1))
 
     def place(self, request: RequestView) -> PlacedPrediction:
-        """Notes every view's row, for `ended`."""
+        """Notes every view and the row that it has for the request, for `ended`."""
         features = self._features(request)
-        stands: list[_Stand] = []
+        stands: list[tuple[int, int]] = []
+        best, most = None, NOTHING
         for at, view in enumerate(self.views):
-            values = tuple(features[name] for name in view.features)
+            values = tuple([features[name] for name in view.features])
             if None in values:
                 continue
             row = self._row((at, values))
             if row is not None:
                 self._inflight[row] += 1
-                stands.append(_Stand(at, row))
-        best = max(stands, key=lambda stand: self.views[stand.view].gain, default=None)
-        if best is None or self.views[best.view].gain <= NOTHING:
+                stands.append((at, row))
+                if view.gain > most:
+                    best, most = row, view.gain
+        if best is None:
             return PlacedPrediction(0, 0.0, stands)
-        self._smooth(best.row)
-        return PlacedPrediction(best.row, 0.0, stands)
+        self._smooth(best)
+        return PlacedPrediction(best, 0.0, stands)
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         return self.lengths.outlook(flight, horizon)
 
     def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
         lengths = self.lengths
-        base = lengths.share(0, length, 1 / LONGEST, 1.0)
-        for at, row in placed.note:
-            if by_itself:
-                share = lengths.share(row, length, base, self._back_off)
-                self.views[at].judge(math.log(share / base))
+        rows = [0, *[row for _, row in placed.note]]
+        if by_itself:
+            root, *others = lengths.near(rows, length)
+            base = _share(root, 1 / LONGEST, 1.0)
+            for (at, _), near in zip(placed.note, others, strict=True):
+                self.views[at].judge(math.log(_share(near, base, self._back_off) / base))
+        for row in rows[1:]:
             self._inflight[row] -= 1
-            lengths.learn(row, length, by_itself)
-        lengths.learn(0, length, by_itself)
+        lengths.learn(rows, length, by_itself)
         lengths.refresh(0)
 
     def _features(self, request: RequestView) -> dict[str, Hashable]:
@@ -165,3 +160,10 @@ class Learned:
         changed = not 0.9 * root <= self._root_at[row] <= 1.1 * root
         if self.lengths.refresh(row, self.lengths.masses(0), self._back_off, changed):
             self._root_at[row] = root
+
+
+def _share(near: tuple[float, float], prior: float, weight: float) -> float:
+    """Of a row's requests, those that ended at about one length (`Lengths.near`), where `prior` is
+    that share among `weight` more requests."""
+    ended, seen = near
+    return (ended + weight * prior) / (seen + weight)

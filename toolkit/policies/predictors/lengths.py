@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -88,23 +89,25 @@ class Lengths:
         self._fitted = np.full(rows, -1.0)
         self._ended = np.zeros((rows, bins))
         self._cut = np.zeros((rows, bins))
-        self._alive = np.zeros((rows, bins + 1))
-        self._area = np.zeros((rows, bins + 1))
-        self._slope = np.zeros((rows, bins + 1))
+        tables = np.zeros((3, rows, bins + 1))
+        self._alive, self._area, self._slope = tables
+        self._tables = tables.reshape(3, -1)
+        """The three side by side, to look all up at once."""
         for row in range(rows):
             self._tabulate(row, ignorance(), PRIOR)
 
-    def learn(self, row: int, length: int, by_itself: bool) -> None:
-        """A request of this row has generated `length` tokens; see `Predictor.ended`."""
+    def learn(self, rows: Sequence[int], length: int, by_itself: bool) -> None:
+        """A request of these rows has generated `length` tokens; see `Predictor.ended`."""
         length = min(max(length, 0), LONGEST)
         if by_itself:
-            self._ended[row, bin_of()[max(length - 1, 0)]] += 1
+            self._ended[rows, bin_of()[max(length - 1, 0)]] += 1
         else:
-            self._cut[row, bin_of()[length]] += 1
-        self.seen[row] += 1
-        if self.seen[row] > self.memory:
-            for counts in (self._ended, self._cut, self.seen, self._fitted):
-                counts[row] *= 0.5
+            self._cut[rows, bin_of()[length]] += 1
+        self.seen[rows] += 1
+        for row, seen in zip(rows, self.seen[rows].tolist(), strict=True):
+            if seen > self.memory:
+                for counts in (self._ended, self._cut, self.seen, self._fitted):
+                    counts[row] *= 0.5
 
     def forget(self, row: int) -> None:
         """The row is to be used for something else."""
@@ -129,12 +132,12 @@ class Lengths:
         result: np.ndarray = -np.diff(self._alive[row])
         return result
 
-    def share(self, row: int, length: int, prior: float, weight: float) -> float:
-        """Of the row's requests, those that ended by themselves at about this length (within the
-        same six bins), where `prior` is that share among `weight` more requests."""
+    def near(self, rows: Sequence[int], length: int) -> list[tuple[float, float]]:
+        """Requests of each row that ended by themselves at about this length (within the same six
+        bins), and all of the row."""
         first = int(bin_of()[min(max(length - 1, 0), LONGEST)]) // GROUP * GROUP
-        ended = float(self._ended[row, first : first + GROUP].sum())
-        return (ended + weight * prior) / (float(self.seen[row]) + weight)
+        ended = self._ended[rows, first : first + GROUP].sum(axis=1).tolist()
+        return list(zip(ended, self.seen[rows].tolist(), strict=True))
 
     def outlook(self, flight: Flight, horizon: int) -> Outlook:
         """`Predictor.outlook` from the rows. A request with a `point` has point - age steps to go,
@@ -146,33 +149,34 @@ class Lengths:
         cut = np.maximum(flight.limit - age, 1)
         steps = np.minimum(cut, horizon)
         ends = np.minimum(age + steps, LONGEST)
-        if flight.least.any():
+        if np.count_nonzero(flight.least):
             # It cannot end before its least length: it is as one that is just about to reach it.
             start = np.clip(flight.least - 1, age, LONGEST - 1)
             sure = np.minimum(start - age, steps)
             ends = np.maximum(ends, start)
         else:
             start, sure = age, 0
-        here, area = self._at(base, start)
-        there, reach = self._at(base, ends)
-        ending = np.where(cut <= horizon, 1.0, 1.0 - there / here)
+        (here, there), (area, reach) = self._at(base, np.array((start, ends)))
+        ending = 1.0 - there / here
+        ending[cut <= horizon] = 1.0
         expected = sure + (reach - area) / here
-        if flight.point.any():
+        if np.count_nonzero(flight.point):
             known = flight.point > age
             left = np.minimum(np.minimum(flight.point, flight.limit) - age, horizon + 1.0)
             ending = np.where(known, left <= horizon, ending)
             expected = np.where(known, np.minimum(left, horizon), expected)
         # From c = (1 - p_fin) * H + p_fin * mu_rem; where nothing ends, any mu_rem is as good.
-        rest = horizon - (horizon - expected) / np.where(ending > 0, ending, 1.0)
-        return Outlook(ending, rest)
+        divisor = ending.copy()
+        divisor[ending <= 0] = 1.0
+        return Outlook(ending, horizon - (horizon - expected) / divisor)
 
     def _at(self, base: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P(length > tokens), and its sum over 0..tokens - 1, for rows that start at `base`."""
+        """P(length > tokens), and its sum over 0..tokens - 1, for rows that start at `base` [n];
+        tokens of any shape that ends with n."""
         cell = base + bin_of().take(tokens)
         inside = _inside().take(tokens)
-        fall = self._slope.ravel().take(cell) * inside
-        left = self._alive.ravel().take(cell)
-        area = self._area.ravel().take(cell)
+        left, area, slope = self._tables.take(cell, axis=1)
+        fall = slope * inside
         area += inside * left + 0.5 * fall * (inside - 1)
         return left + fall, area
 

@@ -30,5 +30,5 @@ class Survival:
         return self.lengths.outlook(flight, horizon)
 
     def ended(self, placed: PlacedPrediction, length: int, by_itself: bool) -> None:
-        self.lengths.learn(0, length, by_itself)
+        self.lengths.learn([0], length, by_itself)
         self.lengths.refresh(0)

@@ -118,11 +118,12 @@ class TwoStage:
         values = envelope.across(size)
         count = len(ranks.load)
 
-        def worth(g: int) -> tuple[bool, float, float, float, int]:
-            turn = (g - self._turn) % count
-            return (not ranks.silent[g], values[g], -envelope.burden(g), ranks.slots[g], -turn)
-
-        g = max(open_, key=worth)
+        silent, slots, burden, turn = ranks.silent, ranks.slots, envelope.burden, self._turn
+        worth = [
+            (not silent[g], values[g], -burden(g), slots[g], -((g - turn) % count), g)
+            for g in open_
+        ]
+        g = max(worth)[-1]
         self._turn = g + 1
         self._passed = 0
         self.counters.placed += 1

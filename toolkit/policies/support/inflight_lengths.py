@@ -102,7 +102,7 @@ class InflightLengths:
         place = self._ranks.get(key)
         if place is not None:
             count = len(self._who)
-            self._flight.age[:count][self._rank[:count] == place] += tokens
+            self._flight.age[:count] += (self._rank[:count] == place) * tokens
 
     def all_stepped(self, steps: Mapping[Key, int]) -> None:
         """`stepped` of several ranks at once."""
@@ -157,41 +157,40 @@ class InflightLengths:
         count, steps = len(self._who), horizon + 1
         if not count:
             return np.zeros((len(keys), steps), dtype=np.int64)
+        places = len(self._counts) + 1  # nobody is in the last one: ranks that are not known
         flight = self._flight.head(count)
-        by_place = self._by_place(keys, paces)
-        ahead_tokens = math.ceil(horizon * by_place.max())
+        ahead_tokens, grown = horizon, np.arange(steps)
+        by_place = self._by_place(keys, paces) if paces and max(paces) > 1.0 else None
+        if by_place is not None:
+            ahead_tokens = math.ceil(horizon * by_place.max())
+            grown = (by_place[:, None] * grown).astype(np.int64)
         stay = self.predictor.outlook(flight, ahead_tokens).steps(ahead_tokens)
-        stay = stay / by_place[self._rank[:count]]
+        if by_place is not None:
+            stay = stay / by_place[self._rank[:count]]
         # Half steps go up, those that rounding left just below one too.
         left = np.floor(stay + (0.5 + SLIVER)).astype(np.int64)
         # Stays for `left` steps: there at h = 0..left - 1, and to the end if it stays through H.
-        np.clip(left, 1, horizon, out=left) if horizon else left.fill(0)
+        np.minimum(np.maximum(left, min(1, horizon), out=left), horizon, out=left)
         left[left == horizon] = steps
-        places = len(self._counts)
-        at = self._rank[:count] * (steps + 1) + left
-        cells = (places, steps + 1)
-        size = places * (steps + 1)
+        # Steps from the end: a sum up to there is of those that are still there at h = H..0.
+        at = self._rank[:count] * steps + (steps - left)
+        cells = (places, steps)
+        size = places * steps
         held = self._prompt[:count] + flight.age
-        # Those that have left by h, tokens and heads; P is what is there now without them.
         tokens = np.bincount(at, held, size).astype(np.int64).reshape(cells).cumsum(axis=1)
         heads = np.bincount(at, minlength=size).reshape(cells).cumsum(axis=1)
-        grown = (by_place[:, None] * np.arange(steps)).astype(np.int64)
-        ahead = grown * (heads[:, -1:] - heads[:, :-1])
-        both = tokens[:, -1:] - tokens[:, :-1] + ahead
-        rows = np.array([self._ranks.get(key, -1) for key in keys], dtype=np.int64)
-        found: np.ndarray = both[rows]
-        found[rows < 0] = 0
+        both = tokens[:, ::-1] + grown * heads[:, ::-1]
+        found: np.ndarray = both[[self._ranks.get(key, -1) for key in keys]]
         return found
 
     def _by_place(self, keys: Sequence[Key], paces: Sequence[float]) -> np.ndarray:
-        """a_g by a rank's place, float64 [places]."""
+        """a_g by a rank's place, float64 [places + 1]."""
         import numpy as np
 
-        found = np.ones(len(self._counts))
-        if paces and max(paces) > 1.0:
-            for key, tokens in zip(keys, paces, strict=True):
-                if key in self._ranks:
-                    found[self._ranks[key]] = max(1.0, tokens)
+        found = np.ones(len(self._counts) + 1)
+        for key, tokens in zip(keys, paces, strict=True):
+            if key in self._ranks:
+                found[self._ranks[key]] = max(1.0, tokens)
         return found
 
     def _judge(self, slot: int) -> None:

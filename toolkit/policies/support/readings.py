@@ -66,6 +66,8 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
     the pool counts as the full pool.
     """
     ranks = Ranks([], [], [], [], [], [], [], 0.0)
+    index, keys, loads, slots = ranks.index, ranks.keys, ranks.load, ranks.slots
+    rooms, reserves, silents, paces = ranks.room, ranks.reserve, ranks.silent, ranks.paces
     heaviest, biggest = 0.0, 0.0
     for at, worker in enumerate(workers):
         if not worker.healthy:
@@ -82,20 +84,23 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
             tokens = float(min(used, total) if total else used)
             tokens += load.waiting_tokens + load.sent_tokens
             requests = load.running + load.waiting + load.sent_requests
-            heaviest = max(heaviest, tokens)
-        if total:
-            room = total - tokens - worker.reserve * (requests + 1)
-            biggest = max(biggest, total - worker.reserve)
-        else:
+            if tokens > heaviest:
+                heaviest = tokens
+        reserve, free = worker.reserve, worker.slots - requests
+        if not total:
             biggest = math.inf
-        ranks.index.append(at)
-        ranks.keys.append((worker.name, worker.dp_rank))
-        ranks.load.append(tokens)
-        ranks.slots.append(max(0.0, worker.slots - requests) if worker.slots > 0 else math.inf)
-        ranks.room.append(room)
-        ranks.reserve.append(worker.reserve)
-        ranks.silent.append(silent)
-        ranks.paces.append(worker.step_tokens)
+        else:
+            room = total - tokens - reserve * (requests + 1)
+            if total - reserve > biggest:
+                biggest = total - reserve
+        index.append(at)
+        keys.append((worker.name, worker.dp_rank))
+        loads.append(tokens)
+        slots.append(math.inf if worker.slots <= 0 else free if free > 0 else 0.0)
+        rooms.append(room)
+        reserves.append(reserve)
+        silents.append(silent)
+        paces.append(worker.step_tokens)
     ranks.pool = biggest
     if all(ranks.silent):
         ranks.silent = [False] * len(ranks.silent)

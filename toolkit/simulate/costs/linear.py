@@ -84,16 +84,14 @@ class Linear(_Strict):
     ) -> float:
         d = self.decode
         if d.mixed and longest is not None:
-            count = float(requests.sum())
             ranks = zip(requests.tolist(), kv_tokens.tolist(), longest.tolist(), strict=True)
             heaviest = max(self._attention_s(*rank) for rank in ranks)
         elif len(requests) == 1:
-            count = float(requests[0])
-            heaviest = d.per_request * count + d.per_kv_token * float(kv_tokens[0])
+            heaviest = d.per_request * float(requests[0]) + d.per_kv_token * float(kv_tokens[0])
         else:
-            count = float(requests.sum())
             heaviest = float((d.per_request * requests + d.per_kv_token * kv_tokens).max())
-        return d.base + heaviest + d.per_distinct * distinct + d.per_token * count
+        seconds = d.base + heaviest + d.per_distinct * distinct
+        return seconds + d.per_token * float(requests.sum()) if d.per_token else seconds
 
     def _attention_s(self, requests: int, kv_tokens: int, longest: int) -> float:
         """What grows with a rank's batch, its lengths being mixed."""
