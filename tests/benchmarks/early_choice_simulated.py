@@ -25,9 +25,10 @@ import copy
 import random
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from math import isnan
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.benchmarks.shared.common import Result, arguments, interval
 from toolkit.simulate.costs.linear import Decode, Linear, Prefill, TransferCost

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from toolkit.bounded_files import lines_of, parse_json
@@ -16,7 +15,7 @@ from toolkit.policies import make_policy
 from toolkit.policies.base import Decision, Load, Policy, RequestView, WorkerView, group_of
 from toolkit.policies.rounds.assign import Assigner, Assignment
 
-_LOAD = {field.name for field in fields(Load)}
+_LOAD = frozenset(Load.__struct_fields__)
 """A recording may have what loads had once."""
 
 

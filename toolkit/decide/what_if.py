@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from toolkit.bounded_files import parse_json
 from toolkit.decide.replay import Player, key_of, request_of, worker_of

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.present import present
 from tests.unit.policies.closed_loop import ClosedLoop, conversation
@@ -210,7 +211,7 @@ TWO = unit([9, 9, 0, 0])
 def together(workers: list[WorkerView]) -> list[WorkerView]:
     """The same ranks as those of one server with DP attention."""
     return [
-        replace(worker, name="s", dp_rank=rank, shares_experts=True)
+        structs.replace(worker, name="s", dp_rank=rank, shares_experts=True)
         for rank, worker in enumerate(workers)
     ]
 
@@ -271,7 +272,7 @@ SERVERS = Centroids(np.eye(2, D, dtype=np.float32), {("a", None): 0, ("b", None)
 def servers(*tokens: int, **more: int) -> list[WorkerView]:
     """Two servers of two ranks."""
     return [
-        replace(worker, name="ab"[at // 2], dp_rank=at % 2, shares_experts=True)
+        structs.replace(worker, name="ab"[at // 2], dp_rank=at % 2, shares_experts=True)
         for at, worker in enumerate(fleet(*tokens, **more))
     ]
 
@@ -294,7 +295,9 @@ def test_in_a_round_both_ranks_of_a_server_take_those_who_are_near_to_it() -> No
     """One free slot on each rank of a, none on b: both pass over the first who waits."""
     policy = ComposedPolicy(0, Parts.parse("eldr+level"), tau=0.1, centroids=SERVERS)
     workers = servers(500, 520, 540, 560, slots=2)
-    full = [replace(worker, slots=1) if worker.name == "b" else worker for worker in workers]
+    full = [
+        structs.replace(worker, slots=1) if worker.name == "b" else worker for worker in workers
+    ]
     waiting = [
         RequestView(prompt_tokens=20, signature=unit(kind), user=f"u{n}")
         for n, kind in enumerate([[0, 9, 0, 0], [9, 0, 0, 0], [9, 1, 0, 0]])
@@ -311,11 +314,11 @@ def test_who_decided() -> None:
     assert first.reason == "by br0: filter 3, eldr 2, br0 1, user 1"
     assert policy.counters.decided == {"br0": 1}
     full = fleet(900, 0, 0)
-    full[1] = replace(full[1], slots=1)
+    full[1] = structs.replace(full[1], slots=1)
     second = policy.choose(full, replace(ask, signature=unit([1, 9, 0, 0])))
     assert second is not None
     assert second.index != 1, "no slot"
-    alone = [replace(w, healthy=i == 1) for i, w in enumerate(fleet(5, 5, 5))]
+    alone = [structs.replace(w, healthy=i == 1) for i, w in enumerate(fleet(5, 5, 5))]
     assert policy.choose(alone, ask) is not None
     assert policy.counters.decided["one"] == 1
 
@@ -348,7 +351,7 @@ def test_changed_is_against_the_shortest_queue() -> None:
     assert present(policy.choose(workers, RequestView(prompt_tokens=10))).index == 1
     assert policy.counters.changed == {"br0": 1}
     assert present(policy.choose(workers[::-1], RequestView(prompt_tokens=10))).index == 0
-    workers[1] = replace(workers[1], load=Load(0, 0, 100, 0, 0))
+    workers[1] = structs.replace(workers[1], load=Load(0, 0, 100, 0, 0))
     assert present(policy.choose(workers, RequestView(prompt_tokens=10))).index == 1
     assert policy.counters.changed == {"br0": 2}
 
@@ -357,7 +360,7 @@ def test_in_a_round_a_rank_takes_those_who_are_near_to_it_first() -> None:
     """One free slot on w0, one on w1: both pass over the first who waits."""
     policy = ComposedPolicy(0, Parts.parse("eldr+br0"), tau=0.1, centroids=AXES)
     workers = fleet(500, 520, 540, slots=2)
-    workers[2] = replace(workers[2], load=Load(2, 0, 540, 10_000, 0))
+    workers[2] = structs.replace(workers[2], load=Load(2, 0, 540, 10_000, 0))
     axis = {i: unit([9 * (k == i) for k in range(D)]) for i in range(3)}
     waiting = [
         RequestView(prompt_tokens=20, signature=axis[i], user=f"u{n}")
@@ -375,7 +378,7 @@ def test_in_a_round_a_rank_takes_those_who_are_near_to_it_first() -> None:
 def test_nobody_waits_for_ever_for_being_far() -> None:
     policy = ComposedPolicy(0, Parts.parse("eldr+br0"), tau=0.1, centroids=AXES)
     workers = fleet(500, 520, slots=2)
-    workers[1] = replace(workers[1], load=Load(2, 0, 520, 10_000, 0))
+    workers[1] = structs.replace(workers[1], load=Load(2, 0, 520, 10_000, 0))
     far = RequestView(prompt_tokens=20, signature=unit([0, 9, 0, 0]))
     near = RequestView(prompt_tokens=20, signature=unit([9, 0, 0, 0]))
     made = [policy.assign(workers, [far] + [near] * 8)[0].request for _ in range(70)]

@@ -1,13 +1,13 @@
 """ELDR's locality band."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.present import present
 from toolkit.policies import RequestView, WorkerView

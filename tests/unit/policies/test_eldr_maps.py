@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.present import present
 from toolkit.decide.record import recorded
@@ -131,13 +132,13 @@ def test_of_several_servers_each_has_its_own() -> None:
 
 def test_a_rank_that_is_down_is_not_chosen() -> None:
     workers = ranks(0, 0, 0, 0)
-    workers[2] = replace(workers[2], healthy=False)
+    workers[2] = structs.replace(workers[2], healthy=False)
     assert present(mapped().choose(workers, uses(4, 5))).index == 3
 
 
 def loaded(*tokens: int) -> list[WorkerView]:
     return [
-        replace(worker, slots=8, load=Load(1, 0, used, 9000, 0))
+        structs.replace(worker, slots=8, load=Load(1, 0, used, 9000, 0))
         for worker, used in zip(ranks(1, 1, 1, 1), tokens, strict=True)
     ]
 
@@ -159,7 +160,7 @@ def test_composed_levels_inside_the_near_ranks() -> None:
 def test_a_round_of_more_than_there_are_slots_prefers_who_is_near() -> None:
     policy = ComposedPolicy()
     present(policy.locality).maps = {"wide": MAP}
-    workers = [replace(worker, slots=2) for worker in loaded(0, 0, 0, 0)]
+    workers = [structs.replace(worker, slots=2) for worker in loaded(0, 0, 0, 0)]
     waiting = [replace(uses(2 * (n % 4)), prompt_tokens=9) for n in range(8)]
     for request, worker, _ in policy.assign(workers, waiting):
         assert worker // 2 == request % 4 // 2

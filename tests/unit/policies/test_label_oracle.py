@@ -1,10 +1,10 @@
 """The label oracle: every label has a home."""
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.present import present
 from toolkit.policies import RequestView, WorkerView

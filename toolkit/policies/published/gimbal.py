@@ -1,7 +1,8 @@
 """Gimbal's engine selection as its paper has it, line by line."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolkit.policies.base import Decision, RequestView, WorkerView, healthy_indices
 from toolkit.policies.gimbal import GimbalPolicy, Thresholds

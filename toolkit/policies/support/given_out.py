@@ -1,6 +1,6 @@
 """A worker as it stands after what was given out in the same round."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from toolkit.policies.support.readings import possible
 from toolkit.policies.views import Load, WorkerView

@@ -1,7 +1,8 @@
 """What a latency-sensitive request finds on a worker where best-effort work gives way to it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolkit.policies.views import WorkerView
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from toolkit.policies import Load, RequestView, WorkerView
 from toolkit.policies.composed.parts import Parts
@@ -39,7 +40,7 @@ def _policy() -> ComposedPolicy:
 def _choose(policy: ComposedPolicy, ranks: list[WorkerView], request: RequestView) -> str:
     """As the router does it: whoever is not of the stage is down for the policy."""
     usable = STAGES.narrow(request.prompt_tokens, [rank.healthy for rank in ranks])
-    seen = [replace(rank, healthy=ok) for rank, ok in zip(ranks, usable, strict=True)]
+    seen = [structs.replace(rank, healthy=ok) for rank, ok in zip(ranks, usable, strict=True)]
     decision = policy.choose(seen, request)
     assert decision is not None
     return ranks[decision.index].name
