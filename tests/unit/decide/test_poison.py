@@ -166,6 +166,11 @@ def test_reruns_are_bounded_and_come_back_with_success() -> None:
 async def test_it_costs_two_workers_and_the_others_are_served(role: str, announced: bool) -> None:
     args = ["--token-ms", "5", "--prefill-ms", "60"]
     async with Cluster(prefills=4, decodes=4, worker_args=args) as cluster:
+
+        def alive() -> int:
+            processes = [present(each.process) for each in cluster.workers if each.role == role]
+            return sum(process.poll() is None for process in processes)  # type: ignore[attr-defined]
+
         others = [post(cluster, PATH, bodies(20)[PATH]) for _ in range(12)]
         poison = bodies(20, poison=role, announced=announced)[PATH]
         (status, raw), *rest = await asyncio.gather(post(cluster, PATH, poison), *others)
@@ -173,16 +178,15 @@ async def test_it_costs_two_workers_and_the_others_are_served(role: str, announc
         assert b"not run again" in raw
         for status, raw in rest:
             assert (status, text_of(PATH, raw)) == (200, expected("hello", 20))
-        alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
-        assert sum(alive) == 2
-        state = await cluster.until(idle)
+        # One that has announced its death takes a moment to die.
+        state = await cluster.until(lambda state: idle(state) and alive() <= 2)
+        assert alive() == 2
         assert sum(state["poison"].values()) == 2
         # Sent again, under another id, it costs nobody anything.
         status, raw = await post(cluster, PATH, poison | {"rid": "again"})
         assert status == 422
         await asyncio.sleep(0.2)
-        alive = [present(w.process).poll() is None for w in cluster.workers if w.role == role]  # type: ignore[attr-defined]
-        assert sum(alive) == 2
+        assert alive() == 2
 
 
 async def test_two_answers_of_500_are_the_request_s_fault() -> None:
