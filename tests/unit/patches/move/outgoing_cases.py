@@ -403,7 +403,7 @@ def test_a_request_that_ends_before_the_cut_ends_its_move() -> None:
 @pytest.mark.parametrize("ends", ["Success", "Failed", ""])
 def test_kv_stays_until_its_last_rows_have_left(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     """`ends`: how the transfer comes to its end while the request waits; empty: it does not."""
-    monkeypatch.setattr(outgoing, "LAST_ROWS_S", 0.05)
+    monkeypatch.setattr(outgoing, "LAST_ROWS_S", 60.0 if ends else 0.5)
     one = source(10, 5, Send("r", 7, 5, 40))
     one.cut()
     polls: list[int] = []

@@ -47,7 +47,7 @@ from toolkit.contract.notices import BODY_MAX, NOTICE_MAX, Notice, Posted
 from toolkit.contract.paths import EVENTS
 from toolkit.decide.notices import BURST
 
-HOLD_S = 2.0
+HOLD_S = 3.0
 KEY = {"Authorization": "Bearer k"}
 
 
