@@ -24,6 +24,7 @@ STARTS = (
     "tests.e2e.template",
     "patches.check_args",
     "toolkit.router",
+    "toolkit.router.rehearsal",
 )
 
 

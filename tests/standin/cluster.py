@@ -23,6 +23,7 @@ from tests.preloading import Process
 from tests.standin import forking
 from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
 
+STARTS = ("tests.standin.worker", "toolkit.router", "toolkit.router.rehearsal")
 RELAYS = int(os.environ.get("TOOLKIT_TEST_RELAYS", "1"))
 """Relay processes of every router that does not say how many it has: all tests of the router can be
 run with several."""

@@ -36,6 +36,7 @@ SLOW = {
     "tests/unit/plan": PLANNING,
     "tests/unit/policies": POLICIES,
     "tests/unit/router/eldr": "eldr",
+    "tests/unit/router": "router",
     "tests/unit/signatures": POLICIES,
     "tests/unit/simulate": PLANNING,
 }

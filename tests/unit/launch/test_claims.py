@@ -26,6 +26,8 @@ from toolkit.launch.supervisor import Supervisor
 from toolkit.resources import recipes_dir
 from toolkit.settings.load import load_deployment
 
+pytestmark = pytest.mark.touched("launching")
+
 SLOW = "import time; time.sleep(3)\n" + SERVER
 """Takes its port late, as a worker does that loads a model first."""
 

@@ -29,6 +29,8 @@ from toolkit.launch.state import STATE
 from toolkit.launch.supervisor import Supervisor
 from toolkit.settings.processes import Restart
 
+pytestmark = pytest.mark.touched("launching")
+
 NEVER = "import time; time.sleep(600)"
 """A worker that has not taken its port yet."""
 

@@ -21,6 +21,8 @@ from toolkit.launch.running import running
 from toolkit.settings.deployment import Deployment
 from toolkit.settings.load import load_deployment
 
+pytestmark = pytest.mark.touched("launching")
+
 INSIDE = """
 import ctypes, encodings.idna, json, os, socket, sys
 from pathlib import Path

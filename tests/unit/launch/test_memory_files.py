@@ -26,6 +26,8 @@ from toolkit.launch.running import running
 from toolkit.launch.scratch import scratch
 from toolkit.launch.state import read_state
 
+pytestmark = pytest.mark.touched("launching")
+
 NAME = "sgl_shm_mq_1_"
 
 MAPS = textwrap.dedent(

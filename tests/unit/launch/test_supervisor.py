@@ -27,6 +27,8 @@ from toolkit.launch.state import read_state
 from toolkit.launch.supervisor import Supervisor
 from toolkit.settings.processes import Restart
 
+pytestmark = pytest.mark.touched("launching")
+
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Any]:

@@ -12,6 +12,8 @@ from tests.kernels import examples
 from toolkit.placement.replicas import items, pack, replicate
 from toolkit.placement.swaps import TWIN, Exchange, Layer, improve
 
+pytestmark = pytest.mark.touched("placement")
+
 
 def total(layer: Layer, gain: np.ndarray, gpu: np.ndarray, price: float) -> float:
     """The objective as the module's text has it."""

@@ -21,7 +21,7 @@ OLD = {
 }
 """Patches that have a variant for 0.5.17 alone."""
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600), pytest.mark.touched("releases")]
 
 
 @pytest.mark.touched("releases")

@@ -29,6 +29,8 @@ from toolkit.router.splitting import parse
 from toolkit.router.upstream import Upstream
 from toolkit.settings.router.config import RouterConfig
 
+pytestmark = pytest.mark.touched("router")
+
 PATH = "/v1/completions"
 
 

@@ -24,6 +24,8 @@ from tests.unit.router.test_moves import (
 from toolkit.router.held_back import HeldBack
 from toolkit.router.resume import split_events
 
+pytestmark = pytest.mark.touched("router")
+
 SOURCE_FAULTS = ["refused", "unable", "slow", "replay", "failed", "cut_fail", "404"]
 ARGS = ["--resume", "--moves", "--token-ms", "4"]
 SENDS = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1}

@@ -9,6 +9,8 @@ import pytest
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 
+pytestmark = pytest.mark.touched("router")
+
 PATHS = list(bodies(1))
 NEAR_MS = 500
 

@@ -21,6 +21,8 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 
+pytestmark = pytest.mark.touched("router")
+
 
 @pytest.mark.parametrize("path", list(bodies(1)))
 async def test_a_decode_killed_in_mid_stream_loses_and_doubles_nothing(path: Any) -> None:

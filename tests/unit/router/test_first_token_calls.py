@@ -19,6 +19,8 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 
+pytestmark = pytest.mark.touched("router")
+
 PATHS = list(bodies(1))
 # Decode's first token is never there before its prefill's.
 DECODE = ["--kv-ms", "20"]

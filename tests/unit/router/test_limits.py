@@ -17,6 +17,8 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 
+pytestmark = pytest.mark.touched("router")
+
 
 async def test_kv_transfers_are_counted() -> None:
     async with Cluster(worker_args=["--transfer-ms", "5"]) as cluster:

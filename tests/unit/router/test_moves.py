@@ -20,6 +20,8 @@ from tests.unit.router.cluster_calls import (
     text_of,
 )
 
+pytestmark = pytest.mark.touched("router")
+
 ARGS = ["--resume", "--token-ms", "4"]
 CHAT = "/v1/chat/completions"
 TOKENS = 250

@@ -12,6 +12,8 @@ from toolkit.policies.base import RequestView
 from toolkit.router.one_token import is_one
 from toolkit.router.request import Endpoint, SubRequest
 
+pytestmark = pytest.mark.touched("router")
+
 PATHS = list(bodies(1))
 ALONE: dict[str, Any] = {"role_args": {"prefill": ["--prefill-only", "--record"]}}
 

@@ -10,6 +10,8 @@ from tests.unit.router.cluster_calls import bodies, post
 from toolkit.contract.headers import RUN as HEADER
 from toolkit.contract.variables import RUN_ID_VARIABLE as VARIABLE
 
+pytestmark = pytest.mark.touched("router")
+
 GENERATE = "/generate"
 
 

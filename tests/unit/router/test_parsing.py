@@ -20,6 +20,8 @@ from toolkit.router.parsing import Parser
 from toolkit.router.request import Wanted
 from toolkit.router.validate import guided
 
+pytestmark = pytest.mark.touched("router")
+
 MIB = 2**20
 WANTED = Wanted(blocks=True, users=True, hashes=True)
 LONG = "word é😀 " * 60_000

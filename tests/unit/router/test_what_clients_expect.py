@@ -14,6 +14,8 @@ from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt
 from tests.unit.router.raw import Raw
 from toolkit.router.request import PATHS
 
+pytestmark = pytest.mark.touched("router")
+
 PATH = "/v1/completions"
 MADE = re.compile(r"req_[0-9a-f]{32}")
 ORIGIN = "https://app.example"

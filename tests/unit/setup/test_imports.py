@@ -182,3 +182,10 @@ def test_what_a_process_has_imported_is_among_the_files_of_the_part() -> None:
         loaded = {Path(path).relative_to(ROOT).as_posix() for path in paths}
         assert len(loaded) > len(modules[part])
         assert loaded <= set(parts.files(part)), part
+
+
+@pytest.mark.parametrize("part", ["router", "eldr", "relays"])
+def test_all_of_the_router_is_in_the_parts_that_start_one(part: str) -> None:
+    files = touched.Checkout(ROOT).files(part)
+    own = {path.relative_to(ROOT).as_posix() for path in (ROOT / "toolkit/router").rglob("*.py")}
+    assert own - set(files) == {"toolkit/router/validate/printed.py"}  # of a page

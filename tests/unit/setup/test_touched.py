@@ -133,7 +133,9 @@ def test_a_marked_test_is_left_out_where_its_part_is_untouched(
         ("tests/unit/plan/test_x.py", True, touched.PLANNING),
         ("tests/unit/policies/rounds/test_x.py", True, touched.POLICIES),
         ("tests/unit/plan/test_x.py", False, None),
-        ("tests/unit/router/test_x.py", True, None),
+        ("tests/unit/router/test_x.py", True, "router"),
+        ("tests/unit/router/eldr/test_x.py", True, "eldr"),
+        ("tests/unit/launch/test_x.py", True, None),
     ],
 )
 def test_slow_tests_of_an_area_are_part_of_it(path: str, slow: bool, part: str | None) -> None:

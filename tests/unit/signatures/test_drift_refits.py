@@ -23,6 +23,8 @@ from toolkit.signatures.nearness import nearness
 from toolkit.signatures.reservoir import Recent
 from toolkit.signatures.space import normalise
 
+pytestmark = pytest.mark.touched("policies")
+
 LAYERS, EXPERTS = 6, 48
 EVERYTHING = tuple(range(LAYERS))
 

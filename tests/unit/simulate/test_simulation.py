@@ -23,6 +23,8 @@ from toolkit.simulate.simulation import Simulation
 from toolkit.simulate.worker_states import NotBegun
 from toolkit.simulate.workloads.patterns import with_rows
 
+pytestmark = pytest.mark.touched("planning")
+
 POLICIES = ("round_robin", "shortest_queue", "br0@0", "brh@learned", "level", "gimbal")
 POLICIES += ("pooled@shortest_queue", "unpooled@brh@survival")  # type: ignore[assignment]
 

@@ -17,6 +17,8 @@ from toolkit.launch.plan import Plan
 from toolkit.launch.resolve import resolve
 from toolkit.settings.deployment import Deployment
 
+pytestmark = pytest.mark.touched("launching")
+
 RANKS = {"tp": 2, "dp": 2, "dp_attention": True}
 GOOD: dict[str, Any] = {
     "enable_return_routed_experts": True,

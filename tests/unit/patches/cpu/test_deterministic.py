@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from patches.cpu.deterministic import addmm, attend, bmm, mm, murmur
 from tests.sglang_python import run_python
 
+pytestmark = pytest.mark.touched("engine")
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:

@@ -15,6 +15,8 @@ from patches.cpu import attention, drafts
 from tests.kernels import examples
 from tests.unit.patches.cpu import drafted_trees
 
+pytestmark = pytest.mark.touched("engine")
+
 torch = pytest.importorskip("torch")
 SLOTS, D, HEADS, KV_HEADS = 64, 8, 4, 2
 

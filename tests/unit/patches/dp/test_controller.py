@@ -10,6 +10,8 @@ from tests.sglang_python import run_python
 from toolkit.contract.variables import DP_POLICY_VARIABLE, DP_PROFILE_VARIABLE
 from toolkit.resources import profiles_dir
 
+pytestmark = pytest.mark.touched("engine")
+
 COMMON = """
 import json, os, sys, threading, time
 from array import array

@@ -10,6 +10,8 @@ from tests.unit.patches.experts import halves_cases
 from toolkit.contract.capturing import worker_problems
 from toolkit.setup import layout
 
+pytestmark = pytest.mark.touched("engine")
+
 
 @pytest.mark.sglang
 def test_each_half_has_its_own_rows() -> None:

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.sglang_python import run_python
+
+pytestmark = pytest.mark.touched("engine")
 
 CASES = Path(__file__).with_name("outgoing_cases.py")
 CODE = f"""

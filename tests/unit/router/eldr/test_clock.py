@@ -21,6 +21,8 @@ from toolkit.router.eldr.refits import RefitError
 from toolkit.signatures import warm_refit
 from toolkit.signatures.reader import SignatureSample
 
+pytestmark = pytest.mark.touched("eldr")
+
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -8,6 +8,8 @@ import pytest
 from tests.unit.router.eldr.cluster import EXPERTS, LAYERS, Traffic, eldr_cluster, write_profile
 from toolkit.contract.paths import PLACEMENT
 
+pytestmark = pytest.mark.touched("eldr")
+
 RANKS = 4
 
 

@@ -17,6 +17,8 @@ from tests.unit.router.eldr.cluster import (
     write_profile,
 )
 
+pytestmark = pytest.mark.touched("eldr")
+
 VALUES = EXPERTS * len(MASK)
 OTHER = ["--signature-layers", "1,7", "--experts", str(EXPERTS)]
 

@@ -16,6 +16,8 @@ from tests.unit.router.eldr.children import children
 from tests.unit.router.eldr.cluster import Traffic, admin, eldr_cluster, metrics, write_profile
 from toolkit.launch import trees
 
+pytestmark = pytest.mark.touched("eldr")
+
 WITHIN_S = 2.0
 SLOW_S = 20.0
 """For what has to be fitted first: the tests' machine may be busy."""

@@ -17,6 +17,8 @@ from tests.standin.relays import DECIDER, RELAYS, clients_of, kill, processes, u
 from tests.standin.storm import Traffic
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 
+pytestmark = pytest.mark.touched("router")
+
 PATH = "/v1/completions"
 CONFIG: dict[str, Any] = {"relays": RELAYS, "rerun_wait_s": 20, "no_worker_wait_s": 20}
 ARGS = ["--token-ms", "10", "--steps"]

@@ -15,6 +15,8 @@ from tests.standin.relays import RELAYS, clients_of, kill, processes, until_all_
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 from toolkit.settings.router.relays import automatic
 
+pytestmark = pytest.mark.touched("router")
+
 PATH = "/v1/completions"
 CONFIG: dict[str, Any] = {"relays": RELAYS}
 ARGS = ["--token-ms", "10", "--steps"]

@@ -32,6 +32,8 @@ from tests.standin.relays import (
 from tests.standin.storm import Checked, Traffic
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
 
+pytestmark = pytest.mark.touched("router")
+
 ROOT = Path(__file__).resolve().parents[4]
 PATH = "/v1/completions"
 CONFIG: dict[str, Any] = {"relays": RELAYS, "rerun_wait_s": 20, "no_worker_wait_s": 20}
