@@ -8,8 +8,6 @@ import msgspec
 from toolkit.contract.notices import NOTICE_MAX, Notice, Posted
 from toolkit.decide.notices import NoticeAllowance
 
-_decoder = msgspec.json.Decoder(Notice)
-
 
 class TellsRouters(Protocol):
     """Whom routers listen to."""
@@ -49,7 +47,7 @@ class NoticeBoard:
         if len(raw) > NOTICE_MAX:
             return 413, f"A notice has at most {NOTICE_MAX} bytes.", 0.0
         try:
-            notice = _decoder.decode(raw)
+            notice = msgspec.json.decode(raw, type=Notice)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return 400, "This is no notice.", 0.0
         if notice.sender not in self._hub.routers:

@@ -22,6 +22,7 @@ from tests.ports import free_port
 from tests.preloading import Process
 from tests.standin import forking
 from toolkit.contract.addresses import LOOPBACK, http_url, loopback_like
+from toolkit.contract.variables import ROUTER_NAME_VARIABLE
 
 STARTS = ("tests.standin.worker", "toolkit.router", "toolkit.router.rehearsal")
 RELAYS = int(os.environ.get("TOOLKIT_TEST_RELAYS", "1"))
@@ -139,11 +140,13 @@ class Cluster:
         }
         path.write_text(json.dumps(config))
         self.log = Path(self._dir.name) / "router.log"
+        # A test of a part of a router has given this process a router's name.
+        inherited = {k: v for k, v in os.environ.items() if k != ROUTER_NAME_VARIABLE}
         with self.log.open("wb") as log:
             self.router = forking.start(
                 self.router_module,
                 str(path),
-                env={**os.environ, "TOOLKIT_WORKER_KEY": "standin", **self.env},
+                env={**inherited, "TOOLKIT_WORKER_KEY": "standin", **self.env},
                 output=log,
             )
         if self.files is not None:  # long before the router looks at it

@@ -4,8 +4,10 @@ ranks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolkit.decide.ledger import Ledger
 from toolkit.decide.ranks import RankState, WorkerSpec, WorkerState
