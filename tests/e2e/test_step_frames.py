@@ -148,9 +148,13 @@ async def test_a_client_that_goes_has_its_request_aborted(deployment: Running) -
     before = await framed(deployment)
     body = calls.greedy(calls.prompt("gone", 10), 2_000, stream=True)
     url = deployment.router_url + "/generate"
+
+    async def in_one() -> bool:
+        return sum(one["streams"] for one in await told(deployment)) == 1
+
     async with calls.session() as http, http.post(url, json=body) as answer:
-        await answer.content.readuntil(b"\n\n")
-        assert sum(one["streams"] for one in await told(deployment)) == 1
+        await answer.content.readuntil(b"\n\n")  # maybe of the prefill worker
+        await calls.until(in_one, "its stream is in a frame")
         answer.close()
     assert await framed(deployment) == before + 1
 
