@@ -18,6 +18,7 @@ from tests.ports import free_port
 def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[zmq.Context[Any]]:
     monkeypatch.setattr(rank_sockets, "READ_EVERY_S", 0.05)
     made = zmq.Context[Any]()
+    made.setsockopt(zmq.RCVTIMEO, 10_000)
     yield made
     made.term()  # once the thread that reads monitors has closed them
 
@@ -55,6 +56,15 @@ def becomes(sockets: RankSockets, endpoint: str, socket: Any, *wanted: Peer) -> 
     while (found := sockets.peer(endpoint, socket)) not in wanted:
         assert found is Peer.SAME and time.monotonic() < deadline, found
         time.sleep(0.01)
+
+
+def until_heard(push: zmq.Socket[Any], pull: zmq.Socket[Any]) -> None:
+    """What is sent while a connection ends is lost."""
+    deadline = time.monotonic() + 10
+    while not pull.poll(100):
+        assert time.monotonic() < deadline
+        push.send(b"2", zmq.NOBLOCK)
+    assert pull.recv() == b"2"
 
 
 def endpoint_of(socket: zmq.Socket[Any]) -> str:
@@ -101,9 +111,8 @@ def test_one_that_came_back_on_its_port_is_another(context: zmq.Context[Any]) ->
     with linked(context) as (sockets, pull, push, where):
         pull.close()
         with rank(context, int(where.rpartition(":")[2])) as again:
-            push.send(b"2")
-            assert again.recv() == b"2"
-            becomes(sockets, where, push, Peer.BACK)
+            until_heard(push, again)
+            assert sockets.peer(where, push) is Peer.BACK
             assert sockets.peer(where, push) is Peer.SAME
         becomes(sockets, where, push, Peer.GONE)
 
