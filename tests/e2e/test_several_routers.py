@@ -373,22 +373,25 @@ def test_a_refit_spreads_and_outlives_the_router_that_made_it(
         before = (await eldr(mine))["version"]
         assert before == (await eldr(other))["version"]
         await calls.all_of(other, bodies, 8)
-        assert (await sent("POST", f"{await admin_of(mine)}/admin/refit"))[0] == 409
-        status, told = await sent("POST", f"{await admin_of(other)}/admin/refit", force=True)
+        status, told = await sent("POST", f"{await admin_of(mine)}/admin/refit", force=True)
         assert (status, told["result"]) == (200, "adopted")
         fitted = (await eldr(other))["version"]
-        assert fitted != before
+        assert fitted != before and told["version"] == fitted
 
         async def has() -> bool:
             return (await eldr(mine))["version"] == fitted
 
         await calls.until(has, "the other one has it")
-        refit = asyncio.create_task(
-            sent("POST", f"{await admin_of(other)}/admin/refit", force=True)
-        )
-        await asyncio.sleep(0.3)  # it is under way
+        refits = [
+            asyncio.create_task(sent("POST", f"{await admin_of(url)}/admin/refit", force=True))
+            for url in (other, mine)
+        ]
+        await asyncio.sleep(0.3)  # they are under way
         process.kill()
-        assert isinstance((await asyncio.gather(refit, return_exceptions=True))[0], Exception)
+        there, forwarded = await asyncio.gather(*refits, return_exceptions=True)
+        assert isinstance(there, Exception) and not isinstance(forwarded, BaseException)
+        status, told = forwarded
+        assert status == 503 and "-fits" in told["error"]["message"]
         return str(fitted)
 
     with another(workers, tmp_path, name="-fits") as (other, process):

@@ -11,13 +11,16 @@ from toolkit.policies import check_policy
 from toolkit.router import drains, migrate, return_reports
 from toolkit.router.asks import AskFigures, ClearFigures, added, ask_all
 from toolkit.router.errors import ApiError
+from toolkit.router.guard import CALLER
 from toolkit.router.own_answers import as_json, refusal, told
+from toolkit.router.unserved import answered
 from toolkit.settings.router.choosing import MOVES_BY
 from toolkit.settings.router.config import why_not
 
 if TYPE_CHECKING:
     from toolkit.router.asks import RequestFigures
     from toolkit.router.control_plane import ControlPlane
+    from toolkit.router.eldr.refit_orders import RefitOrders
     from toolkit.router.guard import Guard
 
 SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "moves")
@@ -25,11 +28,12 @@ SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "mov
 
 
 class AdminOrders:
-    """The endpoints under /admin."""
+    """The endpoints under /admin. `refits`: None without a profile."""
 
-    def __init__(self, guard: Guard, control: ControlPlane) -> None:
+    def __init__(self, guard: Guard, control: ControlPlane, refits: RefitOrders | None) -> None:
         self._guard = guard
         self._control = control
+        self._refits = refits
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/admin/policy", self.policy)
@@ -86,7 +90,8 @@ class AdminOrders:
         return as_json({**policies.names, "dispatch": dispatch, **told_back})
 
     async def refit(self, request: web.Request) -> web.Response:
-        """Refit ELDR's centroids on recent requests now; {"force": true} adopts in any case."""
+        """Refit ELDR's centroids on recent requests now, at the router that fits for all;
+        {"force": true} adopts in any case."""
         refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
@@ -97,22 +102,16 @@ class AdminOrders:
         force = body.get("force", False)
         if not isinstance(force, bool):
             return refusal(400, "force must be true or false")
-        locality = self._control.locality
-        if locality is None:
+        if self._refits is None:
             return refusal(
                 409,
                 "there is no profile to refit in: give the router's configuration a `profile` and "
                 "decode_policy eldr",
             )
-        from toolkit.router.eldr.drift_refits import FittedElsewhere, TooFew
-        from toolkit.router.eldr.refits import RefitError
-
         try:
-            return as_json(await locality.refit_now(force))
-        except (TooFew, FittedElsewhere) as error:
-            return refusal(409, str(error))
-        except RefitError as error:
-            return refusal(500, f"the refit failed: {error}")
+            return as_json(await self._refits.order(request[CALLER], force))
+        except ApiError as error:
+            return answered(error, request.path)
 
     async def migrate(self, request: web.Request) -> web.Response:
         """Move requests to other workers (`toolkit.router.migrate`)."""

@@ -12,8 +12,10 @@ from toolkit.router.views import MetricsPage, Overview, RouterHealth
 
 if TYPE_CHECKING:
     from toolkit.router.control_plane import ControlPlane
+    from toolkit.router.eldr.refit_orders import RefitOrders
     from toolkit.router.entry import Endpoints
     from toolkit.router.guard import Guard
+    from toolkit.router.keys import Keyring
     from toolkit.router.upgrade_orders import TakesUpgrades
 
 
@@ -28,6 +30,15 @@ def endpoints(
         RequestOrders(
             guard, control.planes, RequestsElsewhere(control.notices, guard.keys, control.planes)
         ),
-        AdminOrders(guard, control),
+        AdminOrders(guard, control, _refits(control, guard.keys)),
         UpgradeOrders(guard, upgrades),
     ]
+
+
+def _refits(control: ControlPlane, keys: Keyring) -> RefitOrders | None:
+    """Orders to refit; None: without a profile there is nothing to fit in."""
+    if control.locality is None or control.centroids is None:
+        return None
+    from toolkit.router.eldr.refit_orders import RefitOrders
+
+    return RefitOrders(control.locality, control.centroids, control.notices, keys)

@@ -34,10 +34,7 @@ from toolkit.signatures.space import SignatureSpace
 
 log = logging.getLogger("toolkit.router")
 
-ELSEWHERE = (
-    "another router over these workers fits the centroids for all of them: ask for a refit there "
-    "(`fits_here` in its GET /workers)"
-)
+ELSEWHERE = "another router over these workers has just begun to fit for all of them: ask again"
 
 
 class HearsCentroids(Protocol):

@@ -112,6 +112,15 @@ class SharedCentroids(WorkerListener):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def fitter(self) -> str:
+        """The name of the router that fits."""
+        return self._fitter
+
+    def look(self) -> None:
+        """Find out who fits: the one that did does not answer."""
+        self._look.set()
+
     def routers_changed(self) -> None:
         self._look.set()
 
@@ -185,22 +194,24 @@ class SharedCentroids(WorkerListener):
                 if not others <= self._met:
                     await self._take_newest()
                 self._met &= others
+                self._settle(now)
                 break
             about = await self._ask(now, PartAsked())
             if about is not None:
-                self._locality.follow(True)
+                self._settle(now)
                 if about.about is not None and follows(self._serial, about.serial):
                     await self._take(now, about)
                 elif self._serial:  # it is to look at these
                     self._exchange.tell(FITTED, Fitted(self._version()), to=now)
                 break
             self._silent.add(now)
-        if now != self._fitter:
-            log.info(
-                "ELDR: %s fits centroids for all routers", "this router" if now == own else now
-            )
-        self._fitter = now
-        self._locality.follow(now != own)
+
+    def _settle(self, fitting: str) -> None:
+        here = fitting == own_name()
+        if fitting != self._fitter:
+            log.info("ELDR: %s fits centroids for all routers", "this router" if here else fitting)
+        self._fitter = fitting
+        self._locality.follow(not here)
 
     async def _take_newest(self) -> None:
         """Before this router fits: it may have come after centroids had been refitted."""

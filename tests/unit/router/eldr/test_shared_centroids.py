@@ -66,11 +66,13 @@ async def test_a_refit_at_one_router_is_that_of_all_whoever_comes_or_dies(
             await fits(other, False)
             before = await version(one)
             assert await version(other) == before
-            assert (await admin(other, "refit"))[0] == 409
+            status, answer = await admin(other, "refit")
+            assert status == 409 and "no request" in answer["error"]["message"]
             await Traffic(one).many(UNKNOWN * 20)
-            assert (await admin(one, "refit", {"force": True}))[1]["result"] == "adopted"
+            status, answer = await admin(other, "refit", {"force": True})
+            assert (status, answer["result"], answer["router"]) == (200, "adopted", "router-2")
             fitted = await version(one)
-            assert fitted != before
+            assert fitted != before and answer["version"] == fitted
             await has(other, fitted)
             assert (await metrics(other))["eldr_centroids_version"] == int(fitted, 16)
             assert (await metrics(other))["eldr_fits_here"] == 0
@@ -113,7 +115,7 @@ class Ends:
         self.told.append(body)
 
     async def ask(
-        self, kind: str, body: Any, to: str = ""
+        self, kind: str, body: Any, to: str = "", caller: Any = None
     ) -> tuple[dict[str, str], frozenset[str]]:
         self.asked += 1
         if self.peer is None:
