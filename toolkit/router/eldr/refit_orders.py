@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from toolkit.router.others.exchange import NoticeExchange
 
 REFIT = "refit"
-RUNNING = 202
+RUNNING: Final = 202
 LOOK_S = 0.5
 """So long an answer waits for the end of the refit: well below what others wait for an answer."""
 TRIES = 3
