@@ -128,7 +128,7 @@ class Decider:
         self.ranks.workers[message.worker].record.warned(now)
 
     def _quarantine_told(self, message: m.QuarantineTold, now: float) -> None:
-        self.attempts.retries.told.add(message.digest, message.strikes, message.left_s, now)
+        self.attempts.retries.take_told(message.digest, message.strikes, message.left_s, now)
 
     def _heard(self, message: m.WorkerHeard, now: float) -> None:
         self.ranks.workers[message.worker].last_event = now

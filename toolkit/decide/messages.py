@@ -237,7 +237,7 @@ class WorkerWarned(Struct, frozen=True):
 
 
 class QuarantineTold(Struct, frozen=True):
-    """Another router has a request in quarantine, for `left_s`; what it saw, as in
+    """Another router has a request in quarantine, for `left_s` from now on; what it saw, as in
     `Quarantined`."""
 
     digest: bytes

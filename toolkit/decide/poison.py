@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Strike = Literal["crash", "gone", "stood", "answer", "transfer"]
 """What a request saw happen to a worker that began it: it said that one of its processes died; it
@@ -120,40 +120,53 @@ class Deaths:
         return sum(now - at < LATELY_S for at in self._at)
 
 
+class InQuarantine(NamedTuple):
+    """A request that is not to run: until when, and what it saw, as in `Record`."""
+
+    until: float
+    strikes: tuple[tuple[Strike, str], ...]
+
+
 class Quarantine:
     """Digests of requests that are in quarantine, so that a client that sends one again and again
     does not cost two workers each time. Forgotten after QUARANTINE_S."""
 
     def __init__(self) -> None:
-        self._until: OrderedDict[bytes, float] = OrderedDict()
+        self._held: OrderedDict[bytes, InQuarantine] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._until)
+        return bool(self._held)
 
-    def add(self, digest: bytes, now: float) -> None:
-        self._until[digest] = now + QUARANTINE_S
-        self._until.move_to_end(digest)
-        while len(self._until) > MOST_QUARANTINED:
-            self._until.popitem(last=False)
+    def add(self, digest: bytes, strikes: Sequence[tuple[Strike, str]], now: float) -> None:
+        self._held[digest] = InQuarantine(now + QUARANTINE_S, tuple(strikes))
+        self._held.move_to_end(digest)
+        while len(self._held) > MOST_QUARANTINED:
+            self._held.popitem(last=False)
 
-    def add_told(self, digest: bytes, until: float) -> None:
+    def add_told(self, digest: bytes, told: InQuarantine) -> None:
         """One of another router's: as long as there, and never in the place of one of its own."""
-        if len(self._until) < MOST_QUARANTINED // 2:
-            self._until.setdefault(digest, until)
+        if len(self._held) < MOST_QUARANTINED // 2:
+            self._held.setdefault(digest, told)
 
     def holds(self, digest: bytes, now: float) -> bool:
-        while self._until and next(iter(self._until.values())) <= now:
-            self._until.popitem(last=False)
-        return self._until.get(digest, now) > now
+        while self._held and next(iter(self._held.values())).until <= now:
+            self._held.popitem(last=False)
+        held = self._held.get(digest)
+        return held is not None and held.until > now
+
+    def newest(self, now: float) -> Iterator[tuple[bytes, InQuarantine]]:
+        """All that are in quarantine, those first that came last."""
+        return ((digest, held) for digest, held in reversed(self._held.items()) if held.until > now)
 
 
 @dataclass(frozen=True)
 class ToldStrikes:
-    """What another router saw of a request that it has put in quarantine, until then."""
+    """What another router saw of a request. `at`: when this one was told; `begun`: when the
+    request was put in quarantine there."""
 
-    strikes: tuple[tuple[Strike, str], ...]
+    held: InQuarantine
     at: float
-    until: float
+    begun: float
 
 
 class ToldQuarantine:
@@ -170,8 +183,9 @@ class ToldQuarantine:
         self, digest: bytes, strikes: Sequence[tuple[Strike, str]], left_s: float, now: float
     ) -> None:
         """`left_s`: until its quarantine ends there."""
-        until = now + min(max(left_s, 0.0), QUARANTINE_S)
-        self._told[digest] = ToldStrikes(tuple(strikes), now, until)
+        left_s = min(max(left_s, 0.0), QUARANTINE_S)
+        held = InQuarantine(now + left_s, tuple(strikes))
+        self._told[digest] = ToldStrikes(held, now, now - (QUARANTINE_S - left_s))
         self._told.move_to_end(digest)
         while len(self._told) > MOST_TOLD:
             self._told.popitem(last=False)

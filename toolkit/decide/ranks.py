@@ -308,6 +308,8 @@ class KnownRanks:
         for worker in self.workers.values():
             self._of.setdefault(worker.spec.role, []).extend(worker.ranks)
             self._records.setdefault(worker.spec.role, []).append(worker.record)
+        self.since = now
+        """From when on what happens to them is seen."""
         self.deaths = Deaths()
         self.returns = Returns()
         self._gone_at: dict[str, float] = {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from toolkit.decide.poison import LATELY_S, Quarantine, Record, RetryBudget, Strike, ToldQuarantine
 
 if TYPE_CHECKING:
     from toolkit.decide.messages import Failed
+    from toolkit.decide.poison import InQuarantine, ToldStrikes
     from toolkit.decide.ranks import KnownRanks
     from toolkit.decide.requests import RequestState
 
@@ -43,23 +44,38 @@ class Retries:
         """Whether a request of this digest is not to run: it failed workers a while ago, here or
         at another router. That one's word is not enough: a worker's death counts when it was seen
         here, too, as every router hears of it that listens there; what a worker answered is taken
-        as it is told. What then remains must be what puts a request in quarantine here."""
+        as it is told, and so is what was before this router came. What then remains must be what
+        puts a request in quarantine here."""
         if self.quarantine.holds(digest, now):
             return True
         told = self.told.of(digest, now)
-        if told is None:
+        if told is None or told.held.until <= now:
             return False
-        seen = [each for each in told.strikes if self._seen(*each, told.at - LATELY_S)]
+        seen = [each for each in told.held.strikes if self._seen(*each, told)]
         if not Record(seen).poisonous(self._ranks.deaths.lately(now)):
             return False
-        self.quarantine.add_told(digest, told.until)
+        self.quarantine.add_told(digest, told.held)
         return True
 
-    def _seen(self, what: Strike, worker: str, since: float) -> bool:
+    def take_told(
+        self, digest: bytes, strikes: Sequence[tuple[Strike, str]], left_s: float, now: float
+    ) -> None:
+        """Another router has it in quarantine for `left_s`. It counts at once if all of it has been
+        seen here; what has not may still be."""
+        self.told.add(digest, strikes, left_s, now)
+        self.quarantined(digest, now)
+
+    def in_force(self, now: float) -> Iterator[tuple[bytes, InQuarantine]]:
+        """What another router is to know of: requests in quarantine by their digests."""
+        return (each for each in self.quarantine.newest(now) if each[0])
+
+    def _seen(self, what: Strike, worker: str, told: ToldStrikes) -> bool:
         known = self._ranks.workers.get(worker)
         if known is None:
             return False
-        return what in ("answer", "transfer") or known.died_since(since)
+        if what in ("answer", "transfer") or told.begun < self._ranks.since:
+            return True
+        return known.died_since(told.at - LATELY_S)
 
     def judge(self, request: RequestState, failure: Failed, now: float) -> Judgement:
         """What becomes of the request. A poisonous one is in quarantine then."""
@@ -69,7 +85,7 @@ class Retries:
         if strike is not None:
             record.strikes.append((strike, failure.worker))
             if record.poisonous(self._ranks.deaths.lately(now)):
-                self.quarantine.add(failure.digest, now)
+                self.quarantine.add(failure.digest, record.strikes, now)
                 self.poisoned.update(record.deaths)
                 return "poisonous"
         elif not self.died(failure):

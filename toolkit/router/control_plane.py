@@ -14,6 +14,7 @@ from toolkit.router.drains import Drains
 from toolkit.router.events import Watcher
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
+from toolkit.router.others.earlier import EarlierQuarantines
 from toolkit.router.others.exchange import NoticeExchange
 from toolkit.router.others.findings import SharedFindings
 from toolkit.router.policy_figures import PolicyCollector
@@ -46,6 +47,8 @@ class ControlPlane:
         known_workers.listen(metrics)
         self.notices = NoticeExchange(known_workers, metrics)
         known_workers.listen(SharedFindings(known_workers, self.notices))
+        self.earlier = EarlierQuarantines(known_workers, self.notices)
+        known_workers.listen(self.earlier)
         self.locality = load_locality(config, known_workers)
         self.centroids = share_centroids(self.locality, self.notices, known_workers)
         self.policies = ActivePolicies(config, known_workers, metrics, self.switches, self.locality)
@@ -85,6 +88,7 @@ class ControlPlane:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self.earlier.stop()
         await self.notices.stop()
         if self.centroids is not None:
             await self.centroids.stop()

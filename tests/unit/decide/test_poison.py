@@ -18,6 +18,7 @@ from toolkit.decide.poison import (
     MOST_TOLD,
     QUARANTINE_S,
     Deaths,
+    InQuarantine,
     Probation,
     Quarantine,
     Record,
@@ -78,32 +79,32 @@ def test_deaths_and_quarantines_are_forgotten() -> None:
     deaths, quarantine = Deaths(), Quarantine()
     deaths.note(0.0)
     assert (deaths.lately(LATELY_S - 1), deaths.lately(LATELY_S)) == (1, 0)
-    quarantine.add(b"x", 0.0)
+    quarantine.add(b"x", (), 0.0)
     assert quarantine.holds(b"x", QUARANTINE_S - 1) and not quarantine.holds(b"y", 0.0)
     assert not quarantine.holds(b"x", QUARANTINE_S) and not quarantine
     for number in range(MOST_QUARANTINED + 1):
-        quarantine.add(b"%d" % number, 0.0)
+        quarantine.add(b"%d" % number, (), 0.0)
     assert not quarantine.holds(b"0", 1.0) and quarantine.holds(b"1", 1.0)
 
 
 def test_what_others_have_in_quarantine_takes_no_place_and_ends_as_it_does_there() -> None:
     quarantine = Quarantine()
-    quarantine.add_told(b"theirs", 10.0)
+    quarantine.add_told(b"theirs", InQuarantine(10.0, ()))
     assert quarantine.holds(b"theirs", 9.0) and not quarantine.holds(b"theirs", 10.0)
-    quarantine.add(b"mine", 0.0)
-    quarantine.add_told(b"mine", 1.0)
+    quarantine.add(b"mine", (), 0.0)
+    quarantine.add_told(b"mine", InQuarantine(1.0, ()))
     assert quarantine.holds(b"mine", QUARANTINE_S - 1), "an end that is seen here stays"
     for number in range(MOST_QUARANTINED):
-        quarantine.add_told(b"%d" % number, 10.0)
+        quarantine.add_told(b"%d" % number, InQuarantine(10.0, ()))
     for number in range(MOST_QUARANTINED // 2):
-        quarantine.add(b"own %d" % number, 0.0)
+        quarantine.add(b"own %d" % number, (), 0.0)
     assert quarantine.holds(b"mine", 1.0)
     told = ToldQuarantine()
     for number in range(2 * MOST_TOLD):
         told.add(b"%d" % number, (), 1e9, 0.0)
     assert len(told._told) == MOST_TOLD
     last = told.of(b"%d" % (2 * MOST_TOLD - 1), 1.0)
-    assert last is not None and last.until == QUARANTINE_S
+    assert last is not None and last.held.until == QUARANTINE_S
     assert told.of(b"x", LATELY_S) is None and not told
 
 
@@ -147,6 +148,44 @@ def test_a_death_that_is_seen_here_a_moment_later_counts_too() -> None:
         host.pass_time(1.0)
         host.tell(m.WorkerDied(worker, crashed=True))
     assert retries.quarantined(b"digest", host.now)
+
+
+@given(TOLD, st.floats(1.0, QUARANTINE_S - 1.0))
+def test_what_was_before_a_router_came_is_taken_as_told_for_as_long_as_there(
+    strikes: list[tuple[Strike, str]], left_s: float
+) -> None:
+    host = DeciderHost(decodes=3)
+    told = m.QuarantineTold(b"digest", tuple(strikes), left_s)
+    host.tell(told)
+    retries = host.decider.attempts.retries
+    guilty = Record([each for each in strikes if each[1] != "?"]).poisonous(0)
+    assert [digest for digest, _ in retries.in_force(host.now)] == [b"digest"] * guilty
+    host.pass_time(left_s - 0.5)  # longer than it would take to forget what is not seen
+    assert retries.quarantined(b"digest", host.now) is guilty
+    for digest, held in retries.in_force(host.now):  # and so it is handed on
+        left = held.until - host.now
+        assert (digest, held.strikes) == (b"digest", tuple(strikes)) and 0 < left <= 0.51
+    host.pass_time(1.0)
+    assert not retries.quarantined(b"digest", host.now) and not [*retries.in_force(host.now)]
+    # What it could have seen, and has not, it does not believe.
+    host.pass_time(QUARANTINE_S)
+    host.tell(told)
+    answered = [each for each in strikes if each[1] != "?" and each[0] in ("answer", "transfer")]
+    assert retries.quarantined(b"digest", host.now) is Record(answered).poisonous(0)
+
+
+def test_what_is_put_in_quarantine_here_is_told_with_what_it_saw() -> None:
+    first, second = DeciderHost(decodes=3), DeciderHost(decodes=3)
+    strikes: tuple[tuple[Strike, str], ...] = (("gone", "decode-0"), ("crash", "decode-1"))
+    for number in range(3):
+        first.decider.attempts.retries.quarantine.add(b"%d" % number, strikes, first.now)
+        first.pass_time(1.0)
+    first.decider.attempts.retries.quarantine.add(b"", strikes, first.now)
+    found = [*first.decider.attempts.retries.in_force(first.now)]
+    assert [digest for digest, _ in found] == [b"2", b"1", b"0"], "the newest first"
+    for digest, held in found:
+        second.tell(m.QuarantineTold(digest, held.strikes, held.until - first.now))
+        assert second.decider.attempts.retries.quarantined(digest, second.now)
 
 
 def test_reruns_are_bounded_and_come_back_with_success() -> None:

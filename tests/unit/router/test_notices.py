@@ -20,6 +20,7 @@ from tests.unit.router.cluster_calls import bodies, post, run
 from toolkit.contract.headers import ROUTER
 from toolkit.contract.notices import Notice
 from toolkit.contract.paths import EVENTS, NOTICES
+from toolkit.contract.variables import ROUTER_NAME_VARIABLE
 
 SLOW = ["--tokens", "400", "--token-ms", "20"]
 ALICE, BOB, ADMIN = ({"Authorization": f"Bearer key-of-{who}"} for who in ("alice", "bob", "admin"))
@@ -244,9 +245,7 @@ def test_a_worker_that_hangs_and_a_router_that_does_cost_a_second_at_most() -> N
                 signal_all(one, signal.SIGCONT)
             one.router.send_signal(signal.SIGKILL)
             one.router.wait()
-            await other.until(
-                lambda state: {row.get("routers", 1) for row in state["workers"]} == {1}
-            )
+            await alone(other)
             assert await abort(other, {"rid": "nobody's"}) == (200, {"aborted": 0})
 
     run(main())
@@ -279,6 +278,51 @@ def test_a_request_that_failed_workers_of_one_router_costs_another_one_none() ->
             assert (await post(other, "/v1/completions", ordinary))[0] == 200
 
     run(main())
+
+
+def test_a_router_that_comes_later_knows_what_is_in_quarantine_and_hands_it_on() -> None:
+    """Also one that had died, under its old name."""
+
+    async def main() -> None:
+        args = ["--token-ms", "5"]
+        path, ordinary = "/v1/completions", bodies(4)["/v1/completions"]
+        poison = bodies(20, poison="decode", announced=True)[path]
+
+        async def refuses(late: Cluster, asked: Cluster, answers: float) -> None:
+            await told(asked, "answer", "sent", int(answers) + 1)
+            status, raw = await post(late, path, poison | {"rid": "again"})
+            assert status == 422 and b"a while ago" in raw
+            assert (await post(late, path, ordinary))[0] == 200
+            await asyncio.sleep(0.2)
+            assert all(worker.process and worker.process.poll() is None for worker in one.workers)
+
+        async with Cluster(decodes=4, worker_args=args) as one:
+            assert (await post(one, path, poison))[0] == 422
+            for dead in down(await one.until(lambda state: len(down(state)) == 2)):
+                one.worker(dead).kill()
+                one.worker(dead).start()
+            name = {ROUTER_NAME_VARIABLE: "second"}
+            async with Cluster(beside=one, env=name) as other:
+                await refuses(other, one, 0)
+                signal_all(other, signal.SIGKILL)
+            before = await told(one, "answer", "sent")
+            async with Cluster(beside=one, env=name) as other:
+                await refuses(other, one, before)
+                signal_all(one, signal.SIGKILL)
+                await alone(other)
+                before = await told(other, "answer", "sent", 0, wait=False)
+                async with Cluster(beside=one) as third:
+                    await refuses(third, other, before)
+
+    run(main())
+
+
+async def alone(at: Cluster) -> None:
+    await at.until(lambda state: {row.get("routers", 1) for row in state["workers"]} == {1})
+
+
+def down(state: dict[str, Any]) -> list[str]:
+    return [row["name"] for row in state["workers"] if not row["healthy"]]
 
 
 def test_a_worker_that_one_router_has_ejected_is_probed_by_the_other_one() -> None:
