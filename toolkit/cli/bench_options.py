@@ -51,7 +51,7 @@ class Where:
 
         typer.echo(f"starting {self.deployment} (about a minute on two cores)", err=True)
         with hosted(self.deployment) as up:
-            yield up.plan.entry_urls
+            yield up.router_urls
 
     def secret(self) -> str | None:
         """The router's key. BenchError: the variable is not set."""

@@ -18,14 +18,16 @@ def suite(
         str | None, typer.Argument(help="Deployment file, or a recipe's name.", show_default=False)
     ] = None,
     url: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="In place of a file: a router that runs. Nothing is started; asked is what it can "
-            "be switched to."
+            help="In place of a file: a router that runs; again for each more over the same "
+            "workers: requests go to all in turn. Nothing is started; asked is what they can be "
+            "switched to.",
+            show_default=False,
         ),
     ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the key of that router's admin.")
+        str | None, typer.Option(help="Environment variable with the key of their admin.")
     ] = None,
     system: Annotated[
         list[str] | None,
@@ -64,10 +66,10 @@ def suite(
     load = SuiteLoad(source, requests, concurrency, rounds)
     folder = _place(out)
     try:
-        if (file is None) == (url is None):
+        if (file is None) == (not url):
             raise BenchError("say what to measure: a deployment FILE, or --url URL")
-        if url is not None:
-            asking, host, name = _of_router(url, api_key_env, load, folder, minutes)
+        if url:
+            asking, host, name = _of_routers(url, api_key_env, load, folder, minutes)
         else:
             assert file is not None
             asking, host, name = _of_file(file, load, folder, minutes)
@@ -119,16 +121,17 @@ def _of_file(file: str, load: SuiteLoad, folder: Path, minutes: float) -> tuple[
     return Suite(document, asked, load, folder, minutes, placed=placed), hosted, path.stem
 
 
-def _of_router(
-    url: str, api_key_env: str | None, load: SuiteLoad, folder: Path, minutes: float
+def _of_routers(
+    urls: list[str], api_key_env: str | None, load: SuiteLoad, folder: Path, minutes: float
 ) -> tuple[Suite, Hosts, str]:
     from toolkit.bench.suite.as_it_runs import AsItRuns, questions_at
     from toolkit.bench.suite.play import Suite
     from toolkit.cli.bench_options import Where
 
-    key = Where([url], None, api_key_env).secret()
-    host = AsItRuns(url.rstrip("/"), key)
-    return Suite({}, questions_at(host.state()), load, folder, minutes, key), host, url
+    key = Where(urls, None, api_key_env).secret()
+    host = AsItRuns([url.rstrip("/") for url in urls], key)
+    asked = questions_at(host.states()[0])
+    return Suite({}, asked, load, folder, minutes, key), host, ", ".join(urls)
 
 
 def _show(asking: Suite, folder: Path, name: str) -> None:

@@ -41,6 +41,8 @@ class Running:
         self.plan = supervisor.plan
         self.run_dir = supervisor.run_dir
         self.router_url = supervisor.plan.entry_url
+        self.router_urls = supervisor.plan.entry_urls
+        """Of all routers over these workers."""
         router = supervisor.plan.router
         self.admin_url = (router and router.admin_url) or self.router_url
         """Where /admin/* answers."""

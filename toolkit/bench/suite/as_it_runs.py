@@ -1,13 +1,13 @@
-"""The suite on a deployment that runs already: what its router can be switched to.
+"""The suite on a deployment that runs already: what its routers can be switched to.
 
 Nothing is started or stopped. So only systems are asked about that a running router can turn on and
-off (`POST /admin/policy`); the router gets its policies back on the way out.
+off (`POST /admin/policy`); each router gets its own policies back on the way out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,44 +63,51 @@ def _as_it_runs(question: Question) -> Question:
 
 
 @dataclass(frozen=True)
-class RunningRouter:
-    """A router that is not the suite's to stop."""
+class RunningRouters:
+    """Over the same workers, and not the suite's to stop."""
 
-    router_url: str
+    router_urls: Sequence[str]
 
 
 class AsItRuns:
     """Hosts the one variant that there is: the running deployment."""
 
-    def __init__(self, url: str, key: str | None) -> None:
-        self._url, self._key = url, key
+    def __init__(self, urls: Sequence[str], key: str | None) -> None:
+        self._urls, self._key = urls, key
 
-    def state(self) -> dict[str, Any]:
-        """What the router says of itself. BenchError: nobody answers there."""
+    def states(self) -> list[dict[str, Any]]:
+        """What each router says of itself. BenchError: nobody answers at one."""
+        return [asyncio.run(self._state(url)) for url in self._urls]
+
+    async def _state(self, url: str) -> dict[str, Any]:
         import aiohttp
 
-        async def ask() -> Any:
-            async with new_session(60.0, self._key) as session:
-                return await get_json(session, self._url + "/workers")
-
         try:
-            found = asyncio.run(ask())
+            async with new_session(60.0, self._key) as session:
+                found = await get_json(session, url + "/workers")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise BenchError(f"nothing answers at {self._url} ({error})") from error
+            raise BenchError(f"nothing answers at {url} ({error})") from error
         if not isinstance(found, dict):
-            raise BenchError(f"{self._url}/workers tells nothing: is it this project's router?")
+            raise BenchError(f"{url}/workers tells nothing: is it this project's router?")
         return found
 
     @contextmanager
-    def __call__(self, path: Path, run_dir: Path | None) -> Iterator[RunningRouter]:
-        """The router, with its own policies again afterwards."""
-        before = self.state()
-        own = {**before["policies"], **{name: before[name] for name in SWITCHES}}
+    def __call__(self, path: Path, run_dir: Path | None) -> Iterator[RunningRouters]:
+        """The routers, each with its own policies again afterwards."""
+        own = [
+            {**before["policies"], **{name: before[name] for name in SWITCHES}}
+            for before in self.states()
+        ]
         try:
-            yield RunningRouter(self._url)
+            yield RunningRouters(self._urls)
         finally:
             asyncio.run(self._put_back(own))
 
-    async def _put_back(self, policies: dict[str, str]) -> None:
+    async def _put_back(self, own: list[dict[str, str]]) -> None:
+        """One that is not there any more keeps no other one from its own."""
         async with new_session(60.0, self._key) as session:
-            await set_policy(session, self._url, policies)
+            orders = (set_policy(session, *each) for each in zip(self._urls, own, strict=True))
+            done = await asyncio.gather(*orders, return_exceptions=True)
+        for url, error in zip(self._urls, done, strict=True):
+            if isinstance(error, Exception):
+                raise BenchError(f"{url} has not got its own policies back: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,9 @@ class Hosted(Protocol):
     """A deployment that is up."""
 
     @property
-    def router_url(self) -> str: ...
+    def router_urls(self) -> Sequence[str]:
+        """Requests go to all of them in turn."""
+        ...
 
 
 class Hosts(Protocol):
@@ -158,15 +160,17 @@ class Suite:
             if moving is not None and run_dir is not None:
                 entered = moved(name, moving, run_dir, self.load.concurrency)
                 seen = beside.enter_context(entered)
-            asyncio.run(self._play(up.router_url, arms, numbers))
+            asyncio.run(self._play(up.router_urls, arms, numbers))
         if seen is not None:
             self.moved.append(seen)
         say(f"{name}: {monotonic() - began:.0f} s")
 
-    async def _play(self, url: str, arms: list[tuple[Question, SuiteArm]], numbers: range) -> None:
+    async def _play(
+        self, urls: Sequence[str], arms: list[tuple[Question, SuiteArm]], numbers: range
+    ) -> None:
         """Arms of questions that are not about moving experts come first."""
         async with new_session(BenchLoad().timeout_s, self.key) as session:
-            start = await SuiteStart.at(session, url, self.load, numbers)
+            start = await SuiteStart.at(session, urls, self.load, numbers)
             for steps in sorted({question.settle for question, _ in arms}):
                 own = [each for each in arms if each[0].settle == steps]
                 await start.settle(own[0][1], steps)

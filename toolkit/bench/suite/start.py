@@ -1,10 +1,10 @@
-"""One start of a variant: its rounds are played to the router that is up."""
+"""One start of a variant: its rounds are played to the routers that are up."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from toolkit.bench.errors import BenchError
 from toolkit.bench.metrics import Slo
 from toolkit.bench.runner import BenchLoad, play
 from toolkit.bench.suite.traffic import SuiteLoad, rounds_of
-from toolkit.bench.target import Target, discover, flush_caches, get_json, set_policy, worker_urls
+from toolkit.bench.target import Target, discover, flush_caches, get_json, switch, worker_urls
 from toolkit.bench.workload import Workload, backwards
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ class SuiteStart:
 
     @classmethod
     async def at(
-        cls, session: aiohttp.ClientSession, url: str, load: SuiteLoad, numbers: range
+        cls, session: aiohttp.ClientSession, urls: Sequence[str], load: SuiteLoad, numbers: range
     ) -> SuiteStart:
-        """The router at this URL, warmed up. BenchError: nobody answers, or prompts are too few."""
-        target = await discover(session, url)
+        """The routers at these URLs, warmed up. BenchError: nobody answers, or prompts are too
+        few."""
+        url, *others = urls
+        target = await discover(session, url, others)
         rounds = rounds_of(load, target)
         workers = worker_urls(await get_json(session, url + "/workers"), url)
         own = BenchLoad(concurrency=load.concurrency)
@@ -57,14 +59,14 @@ class SuiteStart:
         others = itertools.cycle(sorted({*range(len(plain))} - {*self.numbers}))
         done = await self._steps()
         if done < steps:
-            await set_policy(self.session, self.target.url, dict(arm.policies))
+            await switch(self.session, self.target, arm.policies)
         while done < steps:
             await play(self.session, self.target, plain[next(others)], self.load)
             done = await self._more_than(done)
 
     async def round(self, arm: SuiteArm, traffic: Traffic, number: int) -> dict[str, Any]:
         """Metrics of a round, from empty prefix caches. BenchError: it is no result."""
-        await set_policy(self.session, self.target.url, dict(arm.policies))
+        await switch(self.session, self.target, arm.policies)
         await flush_caches(self.session, self.workers)
         workload = self.rounds[traffic][number]
         outcome = await play(self.session, self.target, workload, self.load)

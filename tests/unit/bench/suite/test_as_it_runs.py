@@ -1,6 +1,7 @@
 """The suite on a router that runs: what is asked, and that it gets its policies back."""
 
 import asyncio
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.standin.cluster import Cluster
+from tests.unit.router.test_notices import signal_all
 from toolkit.bench.errors import BenchError
 from toolkit.bench.runner import new_session
 from toolkit.bench.suite.as_it_runs import SWITCHED, AsItRuns, questions_at
@@ -61,7 +63,7 @@ def test_what_is_no_router_of_ours_is_said(seen: dict[str, Any]) -> None:
 
 def test_nobody_answers() -> None:
     with pytest.raises(BenchError, match=r"nothing answers at http://127\.0\.0\.1:1"):
-        AsItRuns("http://127.0.0.1:1", None).state()
+        AsItRuns(["http://127.0.0.1:1"], None).states()
 
 
 class Ended(Exception):
@@ -69,33 +71,53 @@ class Ended(Exception):
 
 
 @pytest.mark.parametrize("ends", [None, Ended, KeyboardInterrupt])
-async def test_the_router_has_its_own_policies_again_however_it_ends(
+async def test_each_router_has_its_own_policies_again_however_it_ends(
     ends: type[BaseException] | None, tmp_path: Path
 ) -> None:
     config = {"decode_policy": "least_tokens", "prefill_policy": "power_of_two"}
-    async with Cluster(config=config) as cluster:
-        host = AsItRuns(f"http://127.0.0.1:{cluster.port}", None)
+    async with Cluster(config=config) as one, Cluster(beside=one) as other:
+        host = AsItRuns([one.url, other.url], None)
         before, after = await asyncio.to_thread(used, host, tmp_path, ends)
-    assert before["policies"]["decode"] == "least_tokens"
-    for name in ("policies", "dispatch", "first_token"):
-        assert after[name] == before[name], name
+    first, second = (each["policies"]["decode"] for each in before)
+    assert first == "least_tokens" != second
+    for was, now in zip(before, after, strict=True):
+        for name in ("policies", "dispatch", "first_token"):
+            assert now[name] == was[name], name
+
+
+async def test_a_router_that_has_gone_keeps_no_other_one_from_its_own_policies(
+    tmp_path: Path,
+) -> None:
+    config = {"decode_policy": "least_tokens"}
+
+    def use(host: AsItRuns, gone: Cluster) -> None:
+        with host(tmp_path / "base.yaml", None):
+            asyncio.run(switch(other.url))
+            signal_all(gone, signal.SIGKILL)
+
+    async with Cluster(config=config) as one, Cluster(config=config, beside=one) as other:
+        with pytest.raises(BenchError, match=f"{one.url} has not got its own"):
+            await asyncio.to_thread(use, AsItRuns([one.url, other.url], None), one)
+        assert (await other.state())["policies"]["decode"] == "least_tokens"
+
+
+async def switch(url: str) -> None:
+    async with new_session(60.0, None) as session:
+        order = {"decode": "level", "prefill": "random", "dispatch": "concurrent"}
+        await set_policy(session, url, order)
 
 
 def used(
     host: AsItRuns, folder: Path, ends: type[BaseException] | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the router says before it was used and switched, and afterwards."""
-
-    async def switch(url: str) -> None:
-        async with new_session(60.0, None) as session:
-            order = {"decode": "level", "prefill": "random", "dispatch": "concurrent"}
-            await set_policy(session, url, order)
-
-    before = host.state()
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the routers say before they were used and switched, and afterwards."""
+    before = host.states()
     with suppress(Ended, KeyboardInterrupt), host(folder / "base.yaml", None) as running:
-        asyncio.run(switch(running.router_url))
-        assert host.state()["policies"] == {"prefill": "random", "decode": "level"}
-        assert host.state()["dispatch"] == "concurrent"
+        for url in running.router_urls:
+            asyncio.run(switch(url))
+        for now in host.states():
+            assert now["policies"] == {"prefill": "random", "decode": "level"}
+            assert now["dispatch"] == "concurrent"
         if ends is not None:
             raise ends
-    return before, host.state()
+    return before, host.states()

@@ -73,7 +73,7 @@ class Made:
         self.started.append(path.stem)
         if path.stem in self.dead:
             raise BenchError(f"{path} did not start:\n decode-0 ended\nValueError: {path.stem}\n\n")
-        yield SimpleNamespace(router_url="http://nowhere")
+        yield SimpleNamespace(router_urls=["http://nowhere"])
 
     def run(self) -> dict[str, str]:
         self.suite.run(self.host, self.said.append)
