@@ -32,7 +32,13 @@ def profile(
     deployment: Annotated[
         str, typer.Option(help="Deployment file or recipe to start for this (experts captured).")
     ] = "cpu-demo",
-    url: Annotated[str, typer.Option(help="A running deployment's router instead.")] = "",
+    url: Annotated[
+        str,
+        typer.Option(
+            help="A running deployment's router instead; of several any one: it names the workers, "
+            "and those tell of the requests of all routers."
+        ),
+    ] = "",
     prompts: Annotated[
         Path | None, typer.Option(help="JSONL with `text`; default: the project's own prompts.")
     ] = None,

@@ -27,9 +27,14 @@ def stages(
         Path | None, typer.Option(help="Text file instead: PROMPT OUTPUT in tokens, a line each.")
     ] = None,
     live: Annotated[
-        str, typer.Option(help="URL of a router instead: the requests that decode there now.")
-    ] = "",
-    api_key_env: Annotated[str, typer.Option(help="Variable with that router's key.")] = "",
+        list[str] | None,
+        typer.Option(
+            help="URL of a router instead: its requests that decode now. Of several routers over "
+            "the same workers each knows its own: name them all.",
+            show_default=False,
+        ),
+    ] = None,
+    api_key_env: Annotated[str, typer.Option(help="Variable with those routers' key.")] = "",
     deployment: Annotated[
         str | None, typer.Option(help="Deployment file or recipe whose decode workers are staged.")
     ] = None,
@@ -87,7 +92,7 @@ def stages(
 
     try:
         target = StagesTarget.of(deployment, instances, into, force)
-        whose = _whose(trace, lengths, live, api_key_env)
+        whose = _whose(trace, lengths, live or [], api_key_env)
         latency = read(folder)[0].latency
         if latency is None:
             raise ToolkitError(f"{folder} has no latency fits: its steps were not logged")
@@ -225,7 +230,9 @@ class PlannedTraffic:
         return of_answers(self.lengths, 1.0), rate * tokens
 
 
-def _whose(trace: Path | None, lengths: Path | None, live: str, key_env: str) -> PlannedTraffic:
+def _whose(
+    trace: Path | None, lengths: Path | None, live: list[str], key_env: str
+) -> PlannedTraffic:
     from toolkit.bench.traces import load
     from toolkit.errors import ToolkitError
     from toolkit.profile.answer_lengths import ask_live, read_lengths

@@ -1,5 +1,6 @@
 """Prompt and output tokens of requests from a plain file, or of those that run now."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.bounded_files import parse_json, read_text
@@ -35,9 +36,18 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
     return found
 
 
-def ask_live(router: str, key: str | None = None) -> list[tuple[int, int]]:
-    """(prompt, KV tokens) of every request that decodes behind a router now. LengthsError: it does
-    not say, or there are fewer than LEAST_LIVE."""
+def ask_live(routers: Iterable[str], key: str | None = None) -> list[tuple[int, int]]:
+    """(prompt, KV tokens) of every request of these routers that decodes now. LengthsError: one
+    does not say, or there are fewer than LEAST_LIVE in all."""
+    found = [each for router in routers for each in _lengths_at(router, key)]
+    if len(found) < LEAST_LIVE:
+        raise LengthsError(
+            f"only {len(found)} requests decode now: stages are planned for {LEAST_LIVE} and more"
+        )
+    return found
+
+
+def _lengths_at(router: str, key: str | None) -> list[tuple[int, int]]:
     from toolkit.launch.readiness import get
 
     url = f"{router.rstrip('/')}/workers?lengths=1"
@@ -45,13 +55,8 @@ def ask_live(router: str, key: str | None = None) -> list[tuple[int, int]]:
     if status != 200:
         raise LengthsError(f"{url} answers {status or 'nothing'}: is this our router, and its key?")
     try:
-        found = [(int(prompt), int(length)) for prompt, length, *_ in parse_json(body)["lengths"]]
+        return [(int(prompt), int(length)) for prompt, length, *_ in parse_json(body)["lengths"]]
     except (ValueError, KeyError, TypeError) as error:
         raise LengthsError(
             f"{url} says no lengths: it is not our router, or an older one"
         ) from error
-    if len(found) < LEAST_LIVE:
-        raise LengthsError(
-            f"only {len(found)} requests decode now: stages are planned for {LEAST_LIVE} and more"
-        )
-    return found

@@ -163,18 +163,24 @@ def test_what_is_missing_is_asked_for(
     assert code == 1 and said in found
 
 
-async def test_live_lengths_are_asked_of_a_router(folder: Path) -> None:
+async def test_live_lengths_are_asked_of_all_routers(folder: Path) -> None:
     config: dict[str, Any] = {"worker_args": ["--token-ms", "40"], "decodes": 2}
-    async with Cluster(**config) as router:
+    async with Cluster(**config) as router, Cluster(beside=router) as other:
         body = {"prompt": "hello", "max_tokens": 300, "stream": True}
-        tasks = [asyncio.ensure_future(post(router, "/v1/completions", body)) for _ in range(24)]
-        words = ("--live", router.url, "--instances", 4)
+        tasks = [
+            asyncio.ensure_future(post(each, "/v1/completions", body))
+            for each in (router, other)
+            for _ in range(12)
+        ]
+        words = ("--live", router.url, "--live", other.url, "--instances", 4)
         few, said = await asyncio.to_thread(_run, folder, *words)
-        await router.until(
-            lambda state: (
-                sum(row["inflight"] for row in state["workers"] if row["role"] == "decode") == 24
+        for each in (router, other):
+            await each.until(
+                lambda state: (
+                    sum(row["inflight"] for row in state["workers"] if row["role"] == "decode")
+                    == 12
+                )
             )
-        )
         code, shown = await asyncio.to_thread(_run, folder, *words)
         for task in tasks:
             task.cancel()
