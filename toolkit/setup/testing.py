@@ -34,6 +34,9 @@ TESTS_FAILED = "(exit 1)"
 NOTHING_TO_RUN = 5
 """pytest's exit status when it found no test: `-k` chose none of these."""
 
+UNIT_HANGS_S = 300
+"""The slowest unit test takes a tenth of it on a busy machine. One that hangs ends its process."""
+
 TWO = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
 """End-to-end tests in two processes (`tests/e2e/groups.py` says which go together)."""
 
@@ -81,7 +84,7 @@ def test_steps(
     if given:
         return [*kernels, ("named tests", [*pytest, *extra])]
     processes = str(len(os.sched_getaffinity(0)) + 3)
-    spread = ["-n", processes, "--dist", "worksteal"]
+    spread = ["-n", processes, "--dist", "worksteal", f"--timeout={UNIT_HANGS_S}"]
     unit = [*pytest, *spread, "tests/unit", f"--ignore={CHECKOUT}", *extra]
     steps = [(UNIT, unit), *kernels]
     if scope == FULL:
