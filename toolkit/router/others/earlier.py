@@ -8,6 +8,7 @@ once, and there is little of it: some hundred bytes of a request.
 from __future__ import annotations
 
 import asyncio
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from toolkit.contract.notices import Notice
     from toolkit.router.known_workers import KnownWorkers
     from toolkit.router.others.exchange import NoticeExchange
+
+log = logging.getLogger("toolkit.router")
 
 EARLIER = "in_quarantine"
 EARLIER_MAX = 512
@@ -76,18 +79,20 @@ class EarlierQuarantines(WorkerListener):
                 answers, _ = await self._exchange.ask(EARLIER, {}, to=router)
                 if router in answers:
                     self._met.add(router)
-                    self._take(answers[router])
+                    self._take(router, answers[router])
             if self._exchange.others <= self._met:
                 return
         self._met |= self._exchange.others
 
-    def _take(self, body: str) -> None:
+    def _take(self, router: str, body: str) -> None:
         try:
             told = msgspec.json.decode(body, type=EarlierTold)
         except (msgspec.DecodeError, RecursionError):
             return
         for each in reversed(told.quarantined):
             self._channel.send(m.QuarantineTold(each.digest, each.strikes, each.left_s))
+        if told.quarantined:
+            log.info("%d requests are in quarantine at router %s", len(told.quarantined), router)
 
     async def take_notice(self, notice: Notice) -> EarlierTold:
         now, found, size = monotonic(), list[QuarantinedTold](), 0
