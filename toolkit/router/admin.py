@@ -8,9 +8,10 @@ from aiohttp import web
 
 from toolkit.decide.messages import Expected
 from toolkit.policies import check_policy
-from toolkit.router import migrate, return_reports
+from toolkit.router import return_reports
 from toolkit.router.asks import ClearFigures, ask_all
 from toolkit.router.errors import ApiError
+from toolkit.router.guard import CALLER
 from toolkit.router.own_answers import as_json, refusal, told
 from toolkit.settings.router.choosing import MOVES_BY
 from toolkit.settings.router.config import why_not
@@ -18,17 +19,19 @@ from toolkit.settings.router.config import why_not
 if TYPE_CHECKING:
     from toolkit.router.control_plane import ControlPlane
     from toolkit.router.guard import Guard
+    from toolkit.router.others.moves import SharedMoves
 
 SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "moves")
 """What /admin/policy can change."""
 
 
 class AdminOrders:
-    """The endpoints under /admin."""
+    """The endpoints under /admin. `moves`: carries out the order to move requests."""
 
-    def __init__(self, guard: Guard, control: ControlPlane) -> None:
+    def __init__(self, guard: Guard, control: ControlPlane, moves: SharedMoves) -> None:
         self._guard = guard
         self._control = control
+        self._moves = moves
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/admin/policy", self.policy)
@@ -113,13 +116,12 @@ class AdminOrders:
             return refusal(500, f"the refit failed: {error}")
 
     async def migrate(self, request: web.Request) -> web.Response:
-        """Move requests to other workers (`toolkit.router.migrate`)."""
+        """Move requests to other workers (`toolkit.router.others.moves`)."""
         refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
         try:
-            order = migrate.read(await told(request), self._control.known_workers)
-            return as_json(await migrate.migrate(self._control.planes, order))
+            return as_json(await self._moves.order(request[CALLER], await told(request)))
         except ApiError as error:
             return refusal(error.status, error.message)
 

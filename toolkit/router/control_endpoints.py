@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from toolkit.router.admin import AdminOrders
 from toolkit.router.drain_endpoint import DrainEndpoint
 from toolkit.router.others.drains import SharedDrains
+from toolkit.router.others.moves import SharedMoves
 from toolkit.router.others.requests import RequestsElsewhere
 from toolkit.router.request_orders import RequestOrders
 from toolkit.router.upgrade_orders import UpgradeOrders
@@ -31,7 +32,7 @@ def endpoints(
         Overview(guard, control),
         MetricsPage(control),
         RequestOrders(guard, planes, RequestsElsewhere(notices, keys, planes)),
-        AdminOrders(guard, control),
+        AdminOrders(guard, control, SharedMoves(known, notices, keys, planes)),
         DrainEndpoint(guard, control, SharedDrains(known, control.drains, notices, keys)),
         UpgradeOrders(guard, upgrades),
     ]
