@@ -115,7 +115,7 @@ class Drains:
         ranks = {rank.key: rank for rank in self.ranks(order.worker)}
         news = [ranks[key] for key in self.orders.take(order, ranks)]
         self.let_go(order)
-        self._settle(news)
+        self._settle(news, anew=True)
         return news
 
     def stop(self) -> None:
@@ -124,12 +124,15 @@ class Drains:
             timer.cancel()
         self.emptyings.stop()
 
-    def _settle(self, ranks: Iterable[Rank]) -> None:
-        """Hold those that an order or a trial is about, and no others."""
+    def _settle(self, ranks: Iterable[Rank], anew: bool = False) -> None:
+        """Hold those that an order or a trial is about, and no others. `anew`: say so also of those
+        that are held already, so that whoever keeps orders hears of it."""
         tried = {rank for order in self._trials for rank in self.ranks(order.worker)}
         wanted = {rank: rank in tried or self.orders.holds(rank.key) for rank in ranks}
         for on in (True, False):
-            changed = [rank for rank in wanted if wanted[rank] is on and rank.held is not on]
+            changed = [
+                rank for rank in wanted if wanted[rank] is on and (anew or rank.held is not on)
+            ]
             if changed:
                 self._known_workers.hold(changed, on)
 
