@@ -15,6 +15,7 @@ from toolkit.router.events import answer
 from toolkit.router.guard import CALLER
 from toolkit.router.moves import described
 from toolkit.router.own_answers import as_json, refusal
+from toolkit.router.own_name import own_name, shown
 from toolkit.router.places import without_places_in
 from toolkit.router.unserved import answered
 
@@ -131,6 +132,7 @@ class Overview:
                 **stage_figures.of_passes(decider.moves),
                 **({"lengths": figures.lengths} if lengths else {}),
                 "draining": control.draining.on,
+                "router": shown(own_name(), request[CALLER].admin),
                 "admin": guard.admin_url if addresses else None,
                 "timing": _timing(figures, control.metrics.transfers),
             }

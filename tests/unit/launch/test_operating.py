@@ -30,6 +30,9 @@ def test_a_drain_says_what_moved_and_what_is_left() -> None:
     assert str(empty) == "decode-0: empty after 1.2 s (3 moved, nothing left)"
     left = Drained("decode-0", 0, 2, {"its answer does not stream": 2}, 5.0)
     assert str(left) == "decode-0: 2 left after 5.0 s (2: its answer does not stream)"
+    silent = Drained("decode-0", 1, 0, {}, 3.0, {"b-7-ff": "no answer"})
+    assert str(silent) == "decode-0: 0 left after 3.0 s (1 moved, router b-7-ff: no answer)"
+    assert empty.empty and not left.empty and not silent.empty
 
 
 def test_status_adds_moves_up() -> None:
