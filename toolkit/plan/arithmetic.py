@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toolkit.simulate.costs import links_of, minds_lengths
 from toolkit.simulate.costs.base import CostModel
 from toolkit.simulate.costs.drafted import drafted
+from toolkit.simulate.costs.links import Links
+from toolkit.simulate.costs.overlapped import Overlapped
 from toolkit.simulate.expert_time import ExpertTime
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class LaidStep(NamedTuple):
     experts, over the mean."""
 
     step_s: float
-    crossing_s: float
+    sent_s: float
     uneven: float
 
 
@@ -91,14 +93,23 @@ class Arithmetic:
         """A step of the mean batch whose experts lie so."""
         import numpy as np
 
-        time = ExpertTime(experts, links_of(self._cost), self._group)
+        links = links_of(self._cost)
+        time, sent_s = self._experts_of(experts, links), 0.0
+        if links is not None:
+            bare = links_of(Overlapped(self._cost, 1.0))  # what experts compute stays
+            sent_s = time.crossing_s - self._experts_of(experts, bare).crossing_s
+        count, held = np.full(self._group, self._batch), np.full(self._group, round(self._kv_mean))
+        step_s = self._cost.decode_s(count, held, time.busiest) + time.crossing_s
+        return LaidStep(step_s, sent_s, time.busiest * experts.gpus / time.distinct)
+
+    def _experts_of(self, experts: SimulatedExperts, links: Links | None) -> ExpertTime:
+        """Of a batch of the mean size, from all of the traffic."""
+        time = ExpertTime(experts, links, self._group)
         rows, together = experts.traffic, self._batch * self._group
         for number in range(together):
             time.add(number // self._batch, rows[number * len(rows) // together])
         time.look()
-        count, held = np.full(self._group, self._batch), np.full(self._group, round(self._kv_mean))
-        step_s = self._cost.decode_s(count, held, time.busiest) + time.crossing_s
-        return LaidStep(step_s, time.crossing_s, time.busiest * experts.gpus / time.distinct)
+        return time
 
     def _step(
         self, kv_tokens: float | None = None, distinct: float | None = None, longest: float = 0.0

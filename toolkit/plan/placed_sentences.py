@@ -32,7 +32,7 @@ def about(system: Subject, there: Arithmetic, layouts: Layouts, lays: Sequence[L
     }
     first = found[NAMES[LINEAR]]
     uneven = ", ".join(f"{laid.uneven:.2f} {name}" for name, laid in found.items())
-    sent = percent(first.crossing_s, first.step_s)
+    sent = percent(first.sent_s, first.step_s)
     return (
         f"of the experts that a step loads, the busiest of {layouts.topology.gpus} GPUs has so "
         f"many times the mean: {uneven}; the all-to-all is {sent} of a step of "

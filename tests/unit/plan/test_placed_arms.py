@@ -1,11 +1,14 @@
 """Experts that are placed or move, among the systems that a plan is asked about."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tests.present import present
 from tests.unit.plan.test_placing import (
@@ -21,7 +24,9 @@ from toolkit.bench.stats import Ratio
 from toolkit.bench.suite.question import Question, Subject
 from toolkit.bench.suite.questions import questions_for
 from toolkit.bench.suite.verdicts import Answer, SuiteVerdict
+from toolkit.cli.main import app
 from toolkit.placement.relocation import copies
+from toolkit.plan.arithmetic import Arithmetic, LaidStep
 from toolkit.plan.candidate import Given
 from toolkit.plan.expert_layout import Lay, RelocationCost
 from toolkit.plan.fitted_requests import FittedRequests
@@ -38,7 +43,9 @@ from toolkit.plan.systems import SystemsPlanned, answer
 from toolkit.relocate.pace import ORDER_S
 from toolkit.settings.document import Document
 from toolkit.simulate.costs.linear import Linear
+from toolkit.simulate.costs.links import Links, Work
 from toolkit.simulate.costs.overlapped import Overlapped
+from toolkit.simulate.request import Request
 from toolkit.simulate.workloads.traffic import azure_like, generate
 
 FITTED = FittedRequests.of_profile(PROFILE, ARRAYS, 4)
@@ -239,6 +246,22 @@ def test_nothing_can_be_hidden_of_what_nobody_knows() -> None:
             Overlapped(cost, share)
 
 
+def test_what_experts_compute_is_not_sent() -> None:
+    links, lies = present(LINKED.links), layouts().of(Lay())
+    working = links.model_copy(update={"work": Work(least=0.01)})
+    told = dict.fromkeys(("kv_mean", "kv_max", "output_tokens_s"), 400.0) | {"tpot_mean": 0.02}
+
+    def laid(links: Links) -> LaidStep:
+        cost = LINKED.model_copy(update={"links": links})
+        asked = [Request(0, 0.0, 100, 10)]
+        return Arithmetic(cost, candidate(document()), asked, [told], None).laid(lies)
+
+    plain, more = laid(links), laid(working)
+    assert 0 < plain.sent_s < plain.step_s and plain.uneven > 1
+    assert more.sent_s == pytest.approx(plain.sent_s)
+    assert more.step_s == pytest.approx(plain.step_s + 3 * 0.01)
+
+
 # ---- in the simulator ----
 
 
@@ -285,3 +308,20 @@ def test_slow_links_are_a_matter_of_who_sends() -> None:
 def test_without_a_rate_relocation_is_left_out() -> None:
     left = dict(asked(moving=None).left_out)
     assert "--move-gb-s" in left[MOVED] and PLACED not in left
+
+
+@pytest.mark.slow
+def test_the_command_asks_for_what_it_hangs_on(tmp_path: Path) -> None:
+    file, cost, out = (tmp_path / name for name in ("wide.yaml", "cost.yaml", "said.json"))
+    file.write_text(json.dumps(document(kv_tokens=60_000)))
+    cost.write_text(json.dumps(LINKED.model_dump(exclude={"machine"})))
+    words = ["plan", str(file), "--cost", str(cost), "--experts", "embedded", "--seeds", "3"]
+    words += ["--rate", "10", "--seconds", "1", "--concurrency", "8", "--json", str(out)]
+    words += ["--systems", "--placement", "search"]
+    done = CliRunner().invoke(app, [*words, "--expert-drift", "100"])
+    assert done.exit_code and "say --move-gb-s" in done.output
+    done = CliRunner().invoke(app, [*words, "--expert-drift", "100", "--move-gb-s", "50"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(out.read_text())
+    assert set(SUBJECTS) <= {each["system"] for each in said["answers"]}
+    assert "(50 GB/s)" in " ".join(done.output.split())
