@@ -75,8 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Where tests run in several processes, their parent is told of all: each writes its own."""
-    if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(report, "node"):
+    """Where tests run in several processes, their parent is told of all: each writes its own, and
+    the parent that of a process which died ("???")."""
+    died = str(report.when) == "???"
+    if "PYTEST_XDIST_WORKER" in os.environ or not hasattr(report, "node") or died:
         record.test(record.name(report.nodeid), report.duration)
         if report.failed:
             record.failure(record.name(report.nodeid), report.longreprtext)

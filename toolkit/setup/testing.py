@@ -29,8 +29,13 @@ CHECKOUT = "tests/unit/checkout"
 change of any file can break them, so that `lint` and the hooks before a commit run them, too."""
 SEVERAL = "router tests with two relays and frames"
 """Of a router of several processes, with `--full`: whatever one process does, several do too."""
+TESTS_FAILED = "(exit 1)"
+"""How a step that ran all its tests ends in what `_run_all` says, where some have failed."""
 NOTHING_TO_RUN = 5
 """pytest's exit status when it found no test: `-k` chose none of these."""
+
+UNIT_HANGS_S = 300
+"""The slowest unit test takes a tenth of it on a busy machine. One that hangs ends its process."""
 
 TWO = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
 """End-to-end tests in two processes (`tests/e2e/groups.py` says which go together)."""
@@ -79,7 +84,7 @@ def test_steps(
     if given:
         return [*kernels, ("named tests", [*pytest, *extra])]
     processes = str(len(os.sched_getaffinity(0)) + 3)
-    spread = ["-n", processes, "--dist", "worksteal"]
+    spread = ["-n", processes, "--dist", "worksteal", f"--timeout={UNIT_HANGS_S}"]
     unit = [*pytest, *spread, "tests/unit", f"--ignore={CHECKOUT}", *extra]
     steps = [(UNIT, unit), *kernels]
     if scope == FULL:
@@ -150,13 +155,30 @@ def run(
         took: List[Tuple[str, float]] = []
         failed = _run_all(layout, unit_only, extra, scope, environment, took)
         timings.tell(record, took)
-    whole = scope != FAST and not (failed or unit_only or extra or release)
-    if whole and before != touched.recorded(layout.root):
-        touched.record(layout.root, before)
-        say.line(f"wrote {touched.RECORD}: every part has passed with its files of this run")
+        failures = [test for test, _ in timings.read(record).failures]
+    whole = scope != FAST and not (unit_only or extra or release)
+    if whole and _all_ran(failed, failures):
+        _keep(layout.root, before, failures)
     if failed:
         say.line(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def _all_ran(failed: Sequence[str], failures: Sequence[str]) -> bool:
+    """Whether every test ran: all that went wrong are tests that failed, and each was said."""
+    known = bool(failures) or not failed
+    return known and all(each.endswith(TESTS_FAILED) for each in failed)
+
+
+def _keep(root: Path, digests: Dict[str, str], failures: Sequence[str]) -> None:
+    """Write the record of the parts that have passed: not those with a test in `failures`."""
+    fell = touched.with_tests(root, {test.split("::")[0] for test in failures})
+    passed = {part: digest for part, digest in digests.items() if part not in fell}
+    known = touched.recorded(root)
+    if any(known.get(part) != digest for part, digest in passed.items()):
+        touched.record(root, passed)
+        which = f"all parts but {', '.join(fell)} have" if fell else "every part has"
+        say.line(f"wrote {touched.RECORD}: {which} passed with its files of this run")
 
 
 def lint(layout: SetupLayout) -> int:

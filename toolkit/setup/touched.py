@@ -10,7 +10,7 @@ all. Git is not asked: a checkout without history knows as much.
 
 `python -m toolkit.setup.touched` says what a run would do; `--files PART` lists a part's files;
 `--record PART ...` writes the digests, after a run in which these parts have passed (a whole run
-that passes writes them by itself).
+writes those of all parts without a test that failed by itself).
 """
 
 from __future__ import annotations
@@ -204,6 +204,11 @@ def now(root: Path, parts: Optional[Sequence[str]] = None) -> Dict[str, str]:
     """Part -> the digest of its files as they are."""
     checkout = Checkout(root)
     return {part: checkout.digest(part) for part in (checkout.tests if parts is None else parts)}
+
+
+def with_tests(root: Path, files: Set[str]) -> List[str]:
+    """The parts that have tests in one of these files."""
+    return [part for part, tests in Checkout(root).tests.items() if not files.isdisjoint(tests)]
 
 
 def record(root: Path, passed: Dict[str, str]) -> None:

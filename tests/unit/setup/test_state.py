@@ -330,6 +330,32 @@ def test_a_run_that_passes_says_so_of_every_part(
     assert recorded == [["one part", "another"]]
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "kept"),
+    [
+        (1, ["tests/test_one.py::test_it[a]"], [["another"]]),
+        (1, ["tests/test_else.py::test_it"], [["one part", "another"]]),
+        (1, [], []),  # what failed is not known
+        (2, ["tests/test_one.py::test_it"], []),  # not all tests ran
+    ],
+)
+def test_a_part_without_a_failed_test_has_passed(
+    stand_in: Callable[..., int],
+    recorded: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    said: list[str],
+    kept: list[list[str]],
+) -> None:
+    monkeypatch.setattr(touched, "recorded", lambda _root: {})
+    tests = {"one part": ["tests/test_one.py"], "another": ["tests/test_two.py"]}
+    monkeypatch.setattr(touched.Checkout, "_parts", lambda _self: tests)
+    say = "import sys; from tests import record; [record.failure(f, 'E 1') for f in sys.argv[2:]];"
+    words = [str(here().python), "-c", f"{say} sys.exit(int(sys.argv[1]))", str(status), *said]
+    assert stand_in([], [("tests", words), ("others", ["true"])]) == 1
+    assert recorded == kept
+
+
 def test_what_lint_finds_ends_the_run(
     stand_in: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:

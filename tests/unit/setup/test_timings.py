@@ -32,14 +32,26 @@ def test_what_failed_is_told_last(
     ]
 
 
+def _pytest(path: Path, code: Path, *words: str) -> None:
+    root = Path(__file__).resolve().parents[3]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest",
+         "--rootdir", str(code.parent), *words, str(code)],
+        cwd=root, env={timings.RECORD: str(path), "PATH": ""}, capture_output=True, check=False,
+    )  # fmt: skip
+
+
 def test_pytest_writes_it(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     code = tmp_path / "test_b.py"
     code.write_text("def test_it():\n    assert 1 == 2\n")
-    root = Path(__file__).resolve().parents[3]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest",
-         "--rootdir", str(tmp_path), str(code)],
-        cwd=root, env={timings.RECORD: str(path), "PATH": ""}, capture_output=True, check=False,
-    )  # fmt: skip
+    _pytest(path, code)
     assert timings.read(path).failures == [("test_b.py::test_it", "assert 1 == 2")]
+
+
+def test_so_it_does_of_a_process_that_dies(tmp_path: Path) -> None:
+    path, code = tmp_path / "record.jsonl", tmp_path / "test_b.py"
+    code.write_text("import os\n\n\ndef test_it():\n    os._exit(1)\n")
+    _pytest(path, code, "-n", "1")
+    ((test, why),) = timings.read(path).failures
+    assert test == "test_b.py::test_it" and "crashed while running" in why
