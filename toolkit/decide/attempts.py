@@ -145,7 +145,9 @@ class Attempts:
             return
         self._leave_probation(request)
         if message.decode:
-            self._got_across(request, now)
+            pair, request.pair = request.pair, None  # it has its KV
+            if pair is not None and self._choosing.pairs:
+                self._choosing.pairs.went(pair, now)
             for name in self.retries.blame(request, now):
                 self.orders.append(m.Ejected(name))
 
@@ -261,12 +263,6 @@ class Attempts:
                 self._unserved(request, Unserved("decode", GONE_RETRY_AFTER_S))
             else:
                 self._policy_failed(request, made.failure)
-
-    def _got_across(self, request: RequestState, now: float) -> None:
-        """Its decode worker has its KV."""
-        pair, request.pair = request.pair, None
-        if pair is not None and self._choosing.pairs:
-            self._choosing.pairs.went(pair, now)
 
     def _not_across(self, request: RequestState, failure: m.Failed, now: float) -> None:
         """If that is why it failed. A decode worker that has said nothing of it may wait for KV."""

@@ -25,7 +25,7 @@ Pair = tuple[str, str]
 NONE: frozenset[str] = frozenset()
 
 
-class Outcome(NamedTuple):
+class TransferOutcome(NamedTuple):
     """Of a transfer; `turn` counts them."""
 
     turn: int
@@ -84,7 +84,7 @@ class Pairs:
         """The one that failed last is the last."""
         self._out: dict[str, dict[str, PairRecord]] = {}
         """By prefill and decode worker."""
-        self._last: dict[str, dict[str, Outcome]] = {}
+        self._last: dict[str, dict[str, TransferOutcome]] = {}
         """By worker, and by the other one of the pair, since some pair has been known."""
         self._turn = 0
         self.left_out: Counter[Pair] = Counter()
@@ -188,7 +188,7 @@ class Pairs:
             return
         self._turn += 1
         for one, other in _sides(pair):
-            self._last.setdefault(one, {})[other] = Outcome(self._turn, now, ok)
+            self._last.setdefault(one, {})[other] = TransferOutcome(self._turn, now, ok)
 
     def _well_with_others(self, worker: str, other: str, now: float) -> bool | None:
         """Whether its last transfer with anybody but `other` got across; None: nobody knows."""
