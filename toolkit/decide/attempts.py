@@ -146,7 +146,7 @@ class Attempts:
         self._leave_probation(request)
         if message.decode:
             pair, request.pair = request.pair, None  # it has its KV
-            if pair is not None and self._choosing.pairs:
+            if pair is not None and self._choosing.pairs.known:
                 self._choosing.pairs.went(pair, now)
             for name in self.retries.blame(request, now):
                 self.orders.append(m.Ejected(name))

@@ -77,7 +77,7 @@ class Chooser:
         if self.ranks.any_out(role):
             records = [rank.worker.record for rank in ranks]
             usable = ejected_left_out(usable, records, now, self._eject_share)
-        if self.pairs and role != "plain":
+        if self.pairs.known and role != "plain":
             usable = self._paired(usable, role, request, now)
         suspect = request.record.suspect
         if suspect:
@@ -118,7 +118,7 @@ class Chooser:
         if prefill is None or request.pair is not None:
             return
         request.pair = prefill.worker.name, decode.worker.name
-        if self.pairs:
+        if self.pairs.known:
             self.pairs.sent(request.pair, request, now)
 
     def choose(

@@ -64,8 +64,8 @@ class PairRecord:
 
 
 class Pairs:
-    """Which pairs are left out. False as long as no transfer has failed of late: then nobody needs
-    to say or to ask anything.
+    """Which pairs are left out. As long as none is `known` to have failed of late, nobody needs to
+    say or to ask anything.
 
     - A pair is left out when FAILURES transfers in a row failed, and at the last one both workers
       were well with others (the last transfer of each with another worker had got across) or had
@@ -80,8 +80,8 @@ class Pairs:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Pair, PairRecord] = OrderedDict()
-        """The one that failed last is the last."""
+        self.known: OrderedDict[Pair, PairRecord] = OrderedDict()
+        """Those that failed lately, the one that failed last as the last."""
         self._out: dict[str, dict[str, PairRecord]] = {}
         """By prefill and decode worker."""
         self._last: dict[str, dict[str, TransferOutcome]] = {}
@@ -89,13 +89,6 @@ class Pairs:
         self._turn = 0
         self.left_out: Counter[Pair] = Counter()
         """How often each was, in all."""
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
-    def known(self) -> list[tuple[Pair, PairRecord]]:
-        """Those that failed lately."""
-        return list(self._known.items())
 
     def closed(self, prefill: str, now: float) -> frozenset[str]:
         """Decode workers to which no KV of this prefill worker should go now."""
@@ -116,7 +109,7 @@ class Pairs:
 
     def went(self, pair: Pair, now: float) -> None:
         """KV got across."""
-        record = self._known.get(pair)
+        record = self.known.get(pair)
         if record is not None:
             record.failures, record.probe = 0, None
             self._readmit(pair, record)
@@ -127,8 +120,8 @@ class Pairs:
         """KV did not get across, as one of the two said."""
         self._forget_old(now)
         well = tuple(self._well_with_others(one, other, now) for one, other in _sides(pair))
-        record = self._known.pop(pair, None) or PairRecord()
-        self._known[pair] = record
+        record = self.known.pop(pair, None) or PairRecord()
+        self.known[pair] = record
         self._note(pair, now, ok=False)
         record.failed_at = now
         left_out_s = 0.0
@@ -137,19 +130,19 @@ class Pairs:
             record.failures += 1
             if probed or (record.failures >= FAILURES and False not in well):
                 left_out_s = self._leave_out(pair, record, now)
-        while len(self._known) > MOST_KNOWN:
-            self._drop(next(iter(self._known)))
+        while len(self.known) > MOST_KNOWN:
+            self._drop(next(iter(self.known)))
         return PairFailure(_blames(pair, well, said_by), well == (None, None), left_out_s)
 
     def ended(self, pair: Pair, request: object) -> None:
         """The request is over, and has said neither."""
-        record = self._known.get(pair)
+        record = self.known.get(pair)
         if record is not None and record.probe is request:
             record.probe = None
 
     def forget(self, worker: str) -> None:
         """Another process answers there now."""
-        for pair in [pair for pair in self._known if worker in pair]:
+        for pair in [pair for pair in self.known if worker in pair]:
             self._drop(pair)
         self._last.pop(worker, None)
         for outcomes in self._last.values():
@@ -172,19 +165,19 @@ class Pairs:
                 del self._out[pair[0]]
 
     def _forget_old(self, now: float) -> None:
-        while self._known:
-            pair, record = next(iter(self._known.items()))
+        while self.known:
+            pair, record = next(iter(self.known.items()))
             if now - record.failed_at < FORGIVEN_S:
                 return
             self._drop(pair)
 
     def _drop(self, pair: Pair) -> None:
-        self._readmit(pair, self._known.pop(pair))
-        if not self._known:
+        self._readmit(pair, self.known.pop(pair))
+        if not self.known:
             self._last.clear()
 
     def _note(self, pair: Pair, now: float, ok: bool) -> None:
-        if not self._known:
+        if not self.known:
             return
         self._turn += 1
         for one, other in _sides(pair):

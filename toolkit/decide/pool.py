@@ -167,7 +167,7 @@ class Pool:
         """One round of the policy over these, who avoid the same, in each stage of their lengths.
         `urgent`: best-effort answers give way to them. Those whose KV does not get everywhere are
         placed one by one, before the others."""
-        if self._choosing.pairs and len(requests) > 1:
+        if self._choosing.pairs.known and len(requests) > 1:
             narrow = [request for request in requests if self._narrow(request)]
             for request in narrow:
                 self._place(made, policy, [request], now, urgent)

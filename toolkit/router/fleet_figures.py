@@ -31,7 +31,7 @@ def pairs(known: Pairs, now: float) -> list[dict[str, Any]]:
             "left_out": record.out,
             "left_out_s": round(max(0.0, record.until - now), 1) if record.out else 0.0,
         }
-        for (prefill, decode), record in known.known()
+        for (prefill, decode), record in known.known.items()
         if record.failures
     ]
 
@@ -98,7 +98,7 @@ class FleetCollector(Collector):
         out = GaugeMetricFamily(
             PREFIX + "pair_out", "1 while a pair is left out", labels=["prefill", "decode"]
         )
-        for pair, record in known.known():
+        for pair, record in known.known.items():
             out.add_metric(list(pair), record.out)
         yield times
         yield out

@@ -13,7 +13,7 @@ from tests.unit.decide.hosting import BOUNDS, DeciderHost, Running
 from toolkit.decide import messages as m
 from toolkit.decide import pairs as pairs_module
 from toolkit.decide.ejection import FIRST_S, FORGIVEN_S, LONGEST_S
-from toolkit.decide.pairs import FAILURES, Pair, Pairs
+from toolkit.decide.pairs import FAILURES, RECENT_S, Pair, Pairs
 from toolkit.policies.base import Decision
 
 BAD: Pair = ("p0", "d0")
@@ -43,7 +43,7 @@ def test_where_no_transfer_has_failed_nothing_is_kept() -> None:
     pairs = Pairs()
     pairs.went(BAD, 0.0)
     pairs.sent(BAD, object(), 0.0)
-    assert not pairs and not pairs._last and pairs.known() == []
+    assert not pairs.known and not pairs._last
 
 
 def test_a_pair_is_left_out_then_probed_and_out_for_longer_each_time() -> None:
@@ -73,7 +73,7 @@ def test_a_transfer_that_gets_across_brings_the_pair_back() -> None:
     assert pairs.failed(BAD, "p0", object(), FIRST_S).left_out_s == 2 * FIRST_S
     later = FIRST_S + FORGIVEN_S
     pairs.went(("p1", "d1"), later)
-    assert not pairs and not pairs._last
+    assert not pairs.known and not pairs._last
 
 
 def test_a_probe_that_says_nothing_lets_the_next_one_go() -> None:
@@ -128,7 +128,7 @@ def test_a_worker_s_new_life_begins_without_what_was_known_of_the_former() -> No
     for worker in BAD:
         pairs = left_out()
         pairs.forget(worker)
-        assert pairs.closed("p0", 0.0) == frozenset() and not pairs
+        assert pairs.closed("p0", 0.0) == frozenset() and not pairs.known
         failure = pairs.failed(BAD, "d0", object(), 0.0)
         assert failure.unknown and not failure.left_out_s
 
@@ -138,7 +138,7 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = Pairs()
     for number in range(100):
         pairs.failed((f"p{number}", f"d{number}"), "?", object(), float(number))
-    assert len(pairs.known()) == 8
+    assert len(pairs.known) == 8
 
 
 STEPS = st.lists(
@@ -197,7 +197,9 @@ def test_only_who_fails_as_a_pair_is_left_out_and_never_for_good(
                     assert row[-(FAILURES - 1) :] == ["failed"] * (FAILURES - 1)
                     for worker in pair:
                         others = [
-                            each for _, each, which in story if worker in which and which != pair
+                            each
+                            for at, each, which in story
+                            if worker in which and which != pair and now - at < RECENT_S
                         ]
                         assert others[-1:] != ["failed"], "it is not well with others"
                 out_until[pair] = now + failure.left_out_s
@@ -208,7 +210,7 @@ def test_only_who_fails_as_a_pair_is_left_out_and_never_for_good(
             for each in closed:
                 assert now < out_until[name, each] or (name, each) in probes, "or one may try"
         if not any(each == "failed" for _, each, _ in story):
-            assert not pairs
+            assert not pairs.known
 
 
 # What the decider makes of it.
@@ -362,7 +364,7 @@ def test_a_new_life_of_a_worker_forgets_ejection_pairs_and_probes() -> None:
     host.tell(m.WorkerDown("decode-0"))
     host.tell(m.WorkerGreeted("decode-0", slots=4, anew=True))
     host.tell(m.WorkerUp("decode-0"))
-    assert not pairs and not worker.record.out
+    assert not pairs.known and not worker.record.out
     host.fail(request, call, "lost")
     assert not worker.record.out, "it was the former process's"
     assert worker.record.ejections == 1
