@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 
 from toolkit.cli.main import app
 from toolkit.cli.migrate import lines
-from toolkit.cli.status import moves_line
+from toolkit.cli.status import faults_line, moves_line
 from toolkit.launch.operate import Drained
 
 
@@ -43,6 +43,15 @@ def test_status_adds_moves_up() -> None:
         "moves: 5 moved (drain); 700 KV tokens; stalls in ms: p50 34, p99 91"
     )
     assert moves_line({"outcomes": [], "tokens": 0, "stall_ms": {}}) == ""
+
+
+def test_status_says_what_no_worker_s_row_says() -> None:
+    pair = {"prefill": "prefill-0", "decode": "decode-1", "left_out": True}
+    said = {"empty_roles": ["plain"], "pairs": [pair, pair | {"left_out": False}]}
+    assert faults_line(said) == (
+        "faults: no plain worker takes requests; no KV gets from prefill-0 to decode-1"
+    )
+    assert faults_line({"empty_roles": [], "pairs": []}) == faults_line({}) == ""
 
 
 def test_orders_that_contradict_themselves_are_refused_before_anything_is_asked() -> None:
