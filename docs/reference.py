@@ -277,6 +277,13 @@ def systems() -> str:
         rows += [(system, "not asked", why, "") for system, why in found["left_out"].items()]
         table = md_table(("system", "answer", "why", "against"), rows)
         parts += [f"**{case}**", "", *table, ""]
+    if any("expert placement" in found["answers"] for found in figures["cases"].values()):
+        parts += [
+            "*Relocated experts* and *expert placement* are of synthetic routing, as specialised "
+            "as ELDR reports, and of weights that move at the links' nominal speed; those of "
+            "DeepSeek-V3 without its draft, by published kernels and DeepEP's table.",
+            "",
+        ]
     checked = figures["check"]
     parts.append(
         f"`{record['command']}`, {record['commit']}, {figures['seeds']} seeds. Where it could be "

@@ -29,6 +29,7 @@ class ServerArgs(Protocol):
     enable_http2: bool
     enable_return_routed_experts: bool
     grpc_port: int | None
+    kv_cache_dtype: str
     load_balance_method: str
     model_path: str
     num_reserved_decode_tokens: int

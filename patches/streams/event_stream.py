@@ -39,7 +39,7 @@ from patches.sglang_types import (
 )
 from patches.streams import heartbeat
 from patches.streams.event_hub import EventHub
-from toolkit.contract import VERSION, run_id
+from toolkit.contract import VERSION, boot_id, run_id
 from toolkit.contract.events import (
     Down,
     Experts,
@@ -156,6 +156,8 @@ def _hello() -> Hello:
         page_size=resolved.page_size,
         patches=installed(),
         stays=_stays(manager.model_config),
+        boot=boot_id.own(),
+        kv_dtype=resolved.kv_cache_dtype,
     )
 
 

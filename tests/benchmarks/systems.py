@@ -13,6 +13,12 @@ embedded model's requests, thinned and blended until a batch of one domain activ
 experts than a mixed one, which is what ELDR reports of large models. So expert locality here
 answers: does it pay where traffic is as alike as published.
 
+Experts of a server with expert parallelism are asked about by themselves (`shared/placed_fleets`):
+with synthetic routing, as the embedded model has too few experts to say how uneven GPUs of a large
+one are, DeepSeek-V3 without its draft and by published kernels with DeepEP's table, on one node and
+on four. Once for traffic that stays, and for moving them once more for traffic that becomes
+another's.
+
 `check`: NVIDIA's kernel beside our own GPU point, for an expert of a layer at a batch of 64 (an
 H100, results/gpu/experts.json), in microseconds.
 
@@ -35,6 +41,14 @@ from tests.benchmarks.eldr_simulated import EMBEDDED_USED, FEWER, TASKS
 from tests.benchmarks.shared.common import RESULTS, Result, arguments
 from tests.benchmarks.shared.eldr_blend import Blend
 from tests.benchmarks.shared.eldr_rows import MOST, of_profile
+from tests.benchmarks.shared.placed_fleets import (
+    DRIFT,
+    NVLINK,
+    PlacedFleet,
+    SpreadExperts,
+    asked,
+    deepseek,
+)
 from toolkit.plan.candidate import Given
 from toolkit.plan.planner import Task
 from toolkit.plan.systems import answer
@@ -59,6 +73,10 @@ LS_SHARE = 0.2
 CAPTURE = 0.02
 ROUNDS = 5
 """How often every place is taken."""
+WIDE_NODES = 4
+WIDE = f"DeepSeek-V3's decode on {WIDE_NODES} x 8 x H800"
+QWEN_EXPERT = 3 * 4096 * 1536
+"""Bytes of an expert of Qwen3-235B-A22B-FP8."""
 MEASURED_LAYERS = 8
 """Of the model with which our GPU point was measured."""
 DENSE = {
@@ -230,6 +248,49 @@ def played(case: Fleet, seeds: int, folder: Path) -> dict[str, Any]:
     return answer(task, CAPTURE, lambda text: None).to_json()
 
 
+def placed(case: Fleet, folder: Path) -> PlacedFleet | None:
+    """Of its experts; None where each rank has all of them."""
+    file = document(case, folder)
+    if case.spec.ep < 2:
+        return None
+    if case.spec.dp > 1:
+        return deepseek(file, 1)
+    replicas = file["decode"].get("replicas", 1)
+    return PlacedFleet(
+        *(file, SpreadExperts(Aic(case.spec))),
+        gpus=case.spec.ep,
+        experts=case.spec.experts,
+        ranks=replicas,
+        in_flight=case.in_flight,
+        kv_tokens=case.kv_tokens,
+        weight=QWEN_EXPERT,
+        layers=case.spec.moe_layers,
+        redundant=0,
+        rate=case.spec.ep * NVLINK,
+    )
+
+
+def wide(folder: Path) -> PlacedFleet:
+    """DeepSeek-V3's decode over several nodes."""
+    return deepseek(document(CASES["DeepSeek-V3 on 2 x 8 x H200"], folder), WIDE_NODES)
+
+
+def told_of(fleet: PlacedFleet, seeds: int) -> tuple[dict[str, Any], dict[str, str], int]:
+    """Answers and what was left out by system, and the simulations that it took."""
+    stays, drifts = asked(fleet, seeds), asked(fleet, seeds, DRIFT)
+    answers, left = _by_system(stays.to_json())
+    other, more = _by_system(drifts.to_json())
+    words = f", if traffic becomes another's in {DRIFT:,} steps"
+    answers |= {f"{system}{words}": row for system, row in other.items()}
+    left |= {f"{system}{words}": why for system, why in more.items()}
+    return answers, left, stays.simulations + drifts.simulations
+
+
+def _by_system(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    answers = {each.pop("system"): each for each in found["answers"]}
+    return answers, {each["system"]: each["why"] for each in found["left_out"]}
+
+
 def check() -> dict[str, float]:
     """An expert of a layer at a batch of 64: NVIDIA's kernel and our own point, microseconds."""
     spec = AicSpec(
@@ -250,6 +311,27 @@ def check() -> dict[str, float]:
     }
 
 
+def told(name: str, seeds: int, folder: Path) -> tuple[dict[str, Any], int]:
+    """What is said of a case, and the simulations that it took."""
+    answers: dict[str, Any] = {}
+    left: dict[str, str] = {}
+    fleet: PlacedFleet | None = None
+    simulations = 0
+    if name == WIDE:
+        fleet = wide(folder)
+    else:
+        found = played(CASES[name], seeds, folder)
+        simulations = found["simulations"]
+        answers, left = _by_system(found)
+        fleet = placed(CASES[name], folder)
+    if fleet is not None:
+        more, more_left, taken = told_of(fleet, seeds)
+        simulations += taken
+        left = {system: why for system, why in (left | more_left).items() if system not in more}
+        answers |= more
+    return {"answers": answers, "left_out": left}, simulations
+
+
 def main() -> None:
     """Run the benchmark, print its tables and its line."""
     import tempfile
@@ -257,22 +339,18 @@ def main() -> None:
     options = arguments(
         __doc__,
         ("--seeds", {"type": int, "default": 4}),
-        ("--only", {"choices": list(CASES), "help": "this case alone"}),
+        ("--only", {"choices": [*CASES, WIDE], "help": "this case alone"}),
     )
     if options.quick:
         options.seeds, options.only = 3, options.only or next(iter(CASES))
     result = Result()
     cases: dict[str, Any] = {}
     simulations = 0
-    for name, case in CASES.items():
+    for name in (*CASES, WIDE):
         if options.only in (None, name):
             with tempfile.TemporaryDirectory(prefix="systems-") as folder:
-                found = played(case, options.seeds, Path(folder))
-            simulations += found.pop("simulations")
-            cases[name] = {
-                "answers": {each.pop("system"): each for each in found["answers"]},
-                "left_out": {each["system"]: each["why"] for each in found["left_out"]},
-            }
+                cases[name], played_now = told(name, options.seeds, Path(folder))
+            simulations += played_now
             print(f"{name}: {json.dumps(cases[name], indent=1)}", file=sys.stderr, flush=True)
     result.keys |= {"cases": cases, "check": check(), "seeds": options.seeds}
     result.emit(samples=simulations)

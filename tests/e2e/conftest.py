@@ -142,9 +142,19 @@ def left_well(request: pytest.FixtureRequest) -> Iterator[None]:
         if name in request.fixturenames
     ]
     yield
+    for value in request.node.funcargs.values():
+        if isinstance(value, Running):
+            forget_deaths(value)
     for shared in used:
         wrong = shared.restore()
         assert not wrong, f"the test has left the deployment so: {wrong}"
+
+
+def forget_deaths(up: Running) -> None:
+    """The launcher waits longer after each death of some minutes, a minute after the sixth: whom
+    one test has killed is not to keep the next one waiting."""
+    for process in up.supervisor.fleet.processes.values():
+        process.deaths, process.rests = [], 0
 
 
 @pytest.fixture(scope="session")

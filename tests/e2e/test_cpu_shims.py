@@ -41,7 +41,7 @@ def shuffled_placement(folder: Path) -> Path:
 def test_expert_parallel_with_shuffled_experts(plain: list[list[int]], logs: Path) -> None:
     placement = shuffled_placement(logs)
     flags = ("--tp-size", "2", "--ep-size", "2", "--init-expert-location", str(placement))
-    with worker(*flags, log=logs / "ep.log", **TWO_RANKS) as url:
+    with worker(*flags, "--sleep-on-idle", log=logs / "ep.log", **TWO_RANKS) as url:
         assert outputs(url) == plain
 
 
@@ -55,7 +55,7 @@ def test_routed_experts_and_the_recorder(plain: list[list[int]], logs: Path) -> 
     config = json.loads((model_path() / "config.json").read_text())
     flags = ("--enable-return-routed-experts", "--expert-distribution-recorder-mode", "stat")
     recorder = {"SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR": str(logs)}
-    with worker(*flags, log=logs / "capture.log", **recorder) as url:
+    with worker(*flags, "--sleep-on-idle", log=logs / "capture.log", **recorder) as url:
         post(url, "/start_expert_distribution_record")
         assert outputs(url) == plain
         answer = generate(url, PROMPTS[0], return_routed_experts=True)

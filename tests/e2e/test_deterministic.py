@@ -57,7 +57,8 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """SGLang by itself, with the flag."""
     log = tmp_path_factory.mktemp("alone") / "worker.log"
-    with worker(f"--{FLAG}", "--served-model-name", "embedded", log=log) as url:
+    flags = (f"--{FLAG}", "--served-model-name", "embedded", "--sleep-on-idle")
+    with worker(*flags, log=log) as url:
         yield url
 
 

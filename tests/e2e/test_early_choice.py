@@ -15,6 +15,7 @@ from tests.e2e.deployments import deployed
 from tests.e2e.reference import Reference
 from tests.e2e.test_preempt import BE, LS, ask
 from tests.e2e.workers import events, metrics, settled, state, victim
+from tests.sizes import size
 from toolkit.contract.variables import WORKER_KEY_VARIABLE
 from toolkit.launch.running import Running
 
@@ -77,7 +78,7 @@ def test_answers_are_the_models_and_kv_goes_while_the_prompt_runs(
 
 async def alike(up: Running, reference: Reference) -> None:
     prefill = next(worker for worker in up.workers if worker.role == "prefill")
-    asked = prompts("alike", 9)
+    asked = prompts("alike", size(change=6, whole=9))
     rooms: dict[str, dict[str, Any]] = {}
     before, located = await chosen_early(up), (await state(up.router_url))["eldr"]["located"]
     async with events(prefill.url) as stream:
@@ -177,7 +178,7 @@ def test_answers_are_the_models_beside_other_systems(
 async def beside(running: Running, reference: Reference, stops: bool) -> None:
     """Long best-effort prompts, and short latency-sensitive ones all the while."""
     url, before = running.router_url, await chosen_early(running)
-    longs = prompts(f"beside-{stops}", 6)
+    longs = prompts(f"beside-{stops}", size(change=4, whole=6))
     shorts = [calls.prompt(f"short-{stops}-{n}", 60 + n) for n in range(10)]
 
     async def hurry(http: Any) -> list[list[int]]:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -175,6 +176,31 @@ def test_each_host_has_its_own_and_one_host_may_go(
         urls = [here.router_url, there.router_url]
         assert urls == [router.url for router in here.plan.routers]
 
+        async def drained() -> list[calls.Answer]:
+            """A worker of the other host, by an order that one host's routers get."""
+            for url in urls:
+                await routers_are(url, 2)
+            halves = [
+                asyncio.create_task(calls.all_of(url, bodies[n::2], len(bodies)))
+                for n, url in enumerate(urls)
+            ]
+            for url in urls:
+                await calls.until(partial(runs, url, len(bodies) // 2), "its requests run")
+            status, said = await asyncio.to_thread(ordered, here, "drain", "decode-1")
+            assert status == 0 and "decode-1: empty" in said, said
+            assert not any([await inflight(url, "decode-1") for url in urls])
+            assert [await held(url) for url in urls] == [{"decode-1"}, {"decode-1"}]
+            status, said = await asyncio.to_thread(ordered, here, "drain", "decode-1", "--undo")
+            assert status == 0 and [await held(url) for url in urls] == [set(), set()], said
+            both = await asyncio.gather(*halves)
+            status, said = await asyncio.to_thread(ordered, here, "drain", "decode-1", "--stop")
+            assert status and "no worker of this run" in said
+            status, said = await asyncio.to_thread(ordered, there, "restart", "--rolling")
+            assert status == 0 and "decode-1: restarted" in said and "decode-0" not in said, said
+            return [answer for pair in zip(*both, strict=True) for answer in pair]
+
+        right(calls.run(drained()), asked, LONG, reference)
+
         async def scenario() -> list[calls.Answer]:
             for url in urls:
                 await routers_are(url, 2)
@@ -190,6 +216,20 @@ def test_each_host_has_its_own_and_one_host_may_go(
 
         right(calls.run(scenario()), asked, LONG, reference)
         assert readiness.get(f"{urls[0]}/readiness")[0] == 200
+
+
+async def runs(url: str, count: int) -> bool:
+    return bool((await state(url))["running"] >= count)
+
+
+async def held(url: str) -> set[str]:
+    return {row["name"] for row in (await state(url))["workers"] if row["held"]}
+
+
+async def inflight(url: str, worker: str) -> int:
+    """Requests of that router's."""
+    rows = (await state(url))["workers"]
+    return sum(row["inflight"] for row in rows if row["name"] == worker)
 
 
 def kill_all_of(up: Running) -> None:

@@ -160,7 +160,7 @@ def test_a_placement_on_real_ranks(
     assert placed.returncode == 0, placed.stderr
     flags = ["--tp-size", "2", "--ep-size", "2", "--init-expert-location", str(path)]
     flags += ["--ep-num-redundant-experts", str(redundant)] if redundant else []
-    flags += ["--expert-distribution-recorder-mode", "per_token"]
+    flags += ["--expert-distribution-recorder-mode", "per_token", "--sleep-on-idle"]
     recorder = {"SGLANG_EXPERT_DISTRIBUTION_RECORDER_DIR": str(tmp_path)}
     with worker(*flags, log=tmp_path / "ep.log", **recorder, **TWO_RANKS) as url:
         post(url, "/start_expert_distribution_record")

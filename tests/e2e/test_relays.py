@@ -201,32 +201,43 @@ def test_streams_move_between_workers_while_the_decider_is_replaced(
     calls.run(settled(relayed))
 
 
+async def upgraded(
+    relayed: Running, policy: str, long: list[list[int]]
+) -> tuple[list[calls.Answer], list[calls.Answer]]:
+    """What short requests say that come until it is over, and streams that begin before it."""
+    url = relayed.router_url
+    await calls.switch(url, decode=policy)
+    over = asyncio.Event()
+
+    async def send() -> list[calls.Answer]:
+        answers: list[calls.Answer] = []
+        last = False
+        while not last:
+            last = over.is_set() and len(answers) >= REQUESTS
+            asked = prompts(f"upgrade-{policy}", len(answers) + 2 * CONCURRENCY)[len(answers) :]
+            bodies = [calls.greedy(ids, TOKENS, stream=n % 4 > 0) for n, ids in enumerate(asked)]
+            answers += await calls.all_of(url, bodies, CONCURRENCY)
+        return answers
+
+    lasting = [calls.greedy(ids, LONG, stream=True) for ids in long]
+    sending = asyncio.create_task(send())
+    streaming = asyncio.create_task(calls.all_of(url, lasting, len(lasting)))
+    await asyncio.sleep(0.5)
+    status, said = await asyncio.to_thread(ordered, relayed, "upgrade", "router")
+    assert status == 0 and "no request was cut" in said, said
+    over.set()
+    return await sending, await streaming
+
+
 def test_an_upgrade_under_load_costs_nothing(relayed: Running, reference: Reference) -> None:
     """Twice, with streams that begin before it; the second time decode workers are chosen from the
     pool. The launcher keeps its router."""
     restarts = relayed.supervisor.fleet.processes["router"].restarts
     for policy in ("eldr", "br0"):
-        asked, long = prompts(f"upgrade-{policy}", 3 * REQUESTS), prompts(f"long-{policy}", 4)
-        bodies = [calls.greedy(ids, TOKENS, stream=n % 4 > 0) for n, ids in enumerate(asked)]
+        long = prompts(f"long-{policy}", 4)
         before, pid = calls.run(process(relayed, DECIDER)).pid, relayed.router_pid
-
-        async def scenario(
-            policy: str = policy,
-            bodies: list[dict[str, Any]] = bodies,
-            long: list[list[int]] = long,
-        ) -> tuple[list[calls.Answer], list[calls.Answer]]:
-            await calls.switch(relayed.router_url, decode=policy)
-            url = relayed.router_url
-            lasting = [calls.greedy(ids, LONG, stream=True) for ids in long]
-            sending = asyncio.create_task(calls.all_of(url, bodies, CONCURRENCY))
-            streaming = asyncio.create_task(calls.all_of(url, lasting, len(lasting)))
-            await asyncio.sleep(0.5)
-            status, said = await asyncio.to_thread(ordered, relayed, "upgrade", "router")
-            assert status == 0 and "no request was cut" in said, said
-            return await sending, await streaming
-
-        answers, lasting = calls.run(scenario())
-        right(answers, asked, reference)
+        answers, lasting = calls.run(upgraded(relayed, policy, long))
+        right(answers, prompts(f"upgrade-{policy}", len(answers)), reference)
         assert [answer.error for answer in lasting] == [""] * len(long)
         expected = reference.greedy_each(long, LONG, [answer.ids for answer in lasting])
         assert [answer.ids for answer in lasting] == expected

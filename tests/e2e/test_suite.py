@@ -39,11 +39,11 @@ MARK = "TOOLKIT_TEST_OF_THE_SUITE"
 
 
 def suite(
-    name: str | None, out: Path, timeout_s: float, *more: str
+    name: str | None, out: Path, timeout_s: float, *more: str, module: str = "toolkit"
 ) -> subprocess.CompletedProcess[str]:
     named = () if name is None else (name,)
     return subprocess.run(
-        [sys.executable, "-m", "toolkit", "bench", "suite", *named, "--out", str(out), *more],
+        [sys.executable, "-m", module, "bench", "suite", *named, "--out", str(out), *more],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -68,7 +68,8 @@ def whole(name: str, out: Path, systems: set[str]) -> dict[str, str]:
 @pytest.mark.timeout(400)
 def test_a_small_one_asks_what_one_decode_worker_can_answer(tmp_path: Path) -> None:
     sizes = ("--rounds", "4", "--requests", "6", "--concurrency", "3", "--max-tokens", "8")
-    done = suite("cpu-classes", tmp_path, 360, "--minutes", "5", *sizes)
+    lent = "tests.e2e.lent_command"
+    done = suite("cpu-classes", tmp_path, 360, "--minutes", "5", *sizes, module=lent)
     assert done.returncode == 0, done.stderr
     whole("cpu-classes", tmp_path, {"late dispatch", "preempted prompts"})
     started = [line for line in done.stderr.splitlines() if line.startswith("starting ")]

@@ -91,7 +91,7 @@ class Standin:
             self.process = None
 
     def config(self) -> dict[str, Any]:
-        bootstrap = {"bootstrap_host": self.host, "bootstrap_port": 1}
+        bootstrap = {"bootstrap_host": self.host, "bootstrap_port": self.port}
         extra = bootstrap if self.role == "prefill" else {}
         return {"name": self.name, "role": self.role, "url": self.url, **extra}
 

@@ -3,12 +3,17 @@
 - `500`, `503`, `429`: every generation is answered so; `503 NAME: VALUE` with that header.
 - `silent`: generations are taken and shown as running, and nothing is answered; events flow.
 - `half`: half of a stream's tokens, then silence; an answer that does not stream does not come.
+- `inside`: every generation is answered 200 with an error in it; `inside STATUS`: of that status.
+- `abort`: every generation is answered 200 and ends as aborted, without a token.
+- `no_kv PORT`: a decode gets no KV of the prefill that has this port, and says so after a moment.
 - `1xx`: two interim answers (100, 103) come before the answer.
 - `html`: every generation is answered 502 with a page, as by a gateway in between.
 - `stand`: nothing is computed, as by a scheduler that hangs; heartbeats say so.
 - `rude`: raw frames that no server should send (`tests.standin.rude`), on the event stream too.
 - `well`: as ever. What was silent goes on, unless its client has gone.
 - `reset` is no mode: it resets (RST) all other connections of the worker, once.
+- `reborn` neither: it is another process from now on, and its routers have to ask anew who it is;
+  what it was asked for before is left as it is, as on a machine that is gone.
 - `babble N TEXT` neither: it publishes N events that are none, each TEXT.
 - `hold SECONDS` neither: the loop does nothing for so long, while a thread goes on with the event
   streams, as the event thread of a real worker does; `hold SECONDS mute` without the thread.
@@ -23,7 +28,7 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.standin import rude
 from toolkit.contract import events
@@ -31,7 +36,11 @@ from toolkit.contract import events
 if TYPE_CHECKING:
     from tests.standin.worker import Protocol, Server
 
-MODES = ("well", "500", "503", "429", "silent", "half", "1xx", "rude", "html", "stand")
+MODES = (
+    "well", "500", "503", "429", "silent", "half", "1xx", "rude", "html", "stand", "inside",
+    "abort", "no_kv",
+)  # fmt: skip
+LOST_KV = "Decode transfer failed for request rank=0: KVTransferError"
 INTERIM = (
     b"HTTP/1.1 100 Continue\r\n\r\n"
     b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
@@ -54,6 +63,11 @@ class Faults:
             for protocol in server.connections - {asking}:
                 _reset(protocol)
             return True
+        if name == "reborn":
+            server.boot = f"{server.boot}+"
+            for subscriber in list(server.subscribers):
+                subscriber.transport.close()
+            return True
         if name.startswith("babble "):
             _, count, text = name.split(" ", 2)
             for subscriber in list(server.subscribers):
@@ -73,8 +87,20 @@ class Faults:
             self._well = asyncio.Event()
         return True
 
-    async def spoil(self, protocol: Protocol, server: Server) -> bool:
+    async def spoil(self, protocol: Protocol, server: Server, body: dict[str, Any]) -> bool:
         """Answer a generation as the mode says. False when it is to be answered as ever."""
+        if self.mode == "no_kv":
+            if body.get("bootstrap_port") != int(self.header):
+                return False
+            await asyncio.sleep(0.02)
+            protocol.answer_wrong(500, LOST_KV, body)
+            return True
+        if self.mode == "inside":
+            protocol.answer_wrong(int(self.header or "500"), "sick, as asked", body)
+            return True
+        if self.mode == "abort":
+            protocol.answer_nothing(body)
+            return True
         if self.mode == "well" or self.mode == "half":
             return False
         if self.mode == "1xx":

@@ -73,10 +73,20 @@ class Chat:
         text = self.event({"content": self.text(first, upto) + HALF, "reasoning_content": None})
         return text + self.event({"reasoning_content": None}, "abort")
 
+    def last(self) -> bytes:
+        """All of a stream that was dropped before its first token, but for its head."""
+        return self.event({"reasoning_content": None}, "abort")
+
     def whole(self, count: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": self.text(0, count)}
         choice = {"index": 0, "message": message, "finish_reason": "length"}
         return {**self.base, "choices": [choice], "usage": self.usage(count)}
+
+    def dropped(self) -> dict[str, Any]:
+        """As `whole`, of a request that was dropped before its first token."""
+        whole = self.whole(0)
+        whole["choices"][0]["finish_reason"] = "abort"
+        return whole
 
 
 class Completions(Chat):
@@ -111,6 +121,10 @@ class Completions(Chat):
 
     def aborted(self, first: int, upto: int) -> bytes:
         choices = [self.choice(self.text(first, upto) + HALF, "abort", [])]
+        return b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"
+
+    def last(self) -> bytes:
+        choices = [self.choice("", "abort", [])]
         return b"data: " + orjson.dumps({**self.base, "choices": choices}) + b"\n\n"
 
     def whole(self, count: int) -> dict[str, Any]:
@@ -150,6 +164,12 @@ class Generate:
     def aborted(self, first: int, upto: int) -> bytes:
         body = self.body(upto, {"type": "abort", "message": "Aborted"})
         return b"data: " + orjson.dumps({**body, "text": body["text"] + HALF}) + b"\n\n"
+
+    def last(self) -> bytes:
+        return b"data: " + orjson.dumps(self.dropped()) + b"\n\n"
+
+    def dropped(self) -> dict[str, Any]:
+        return self.body(0, {"type": "abort", "message": "Abort in waiting queue"})
 
     def whole(self, count: int) -> dict[str, Any]:
         return self.body(count, {"type": "length", "length": count})

@@ -51,7 +51,16 @@ from tests.standin.moving import LATE_S, Orders, ahead_of
 from tests.standin.patient import sane
 from tests.standin.signatures import signature_event
 from tests.standin.streams import STREAMS, late_of, prompt_of, resumed_ids, seed_of, token_id
-from toolkit.contract import VERSION, events, headers, notices, prefill_only, run_id, step_frames
+from toolkit.contract import (
+    VERSION,
+    boot_id,
+    events,
+    headers,
+    notices,
+    prefill_only,
+    run_id,
+    step_frames,
+)
 from toolkit.contract.notices import Notice, Posted
 from toolkit.contract.paths import EVENTS, MOVE, NOTICES, PLACEMENT, STEP_FRAMES
 
@@ -101,6 +110,7 @@ class Server:
         self.orders = Orders(self.publish)
         self.frames = Frames()
         self.board = NoticeBoard(self)
+        self.boot = boot_id.own()
 
     async def beat(self) -> None:
         """Count rounds, as a scheduler does that goes on."""
@@ -218,6 +228,8 @@ class Server:
                 patches=self.patches(),
                 stays=self.args.stays,
                 fingerprint=self.args.fingerprint,
+                page_size=self.args.page_size,
+                boot=self.boot,
                 signature=self.signature(),
             )
         )
@@ -335,6 +347,29 @@ class Protocol(asyncio.Protocol):
             b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
             % (status, more.encode(), len(body), body)
         )
+
+    def answer_wrong(self, status: int, message: str, body: dict[str, Any]) -> None:
+        """With 200, and an error in it."""
+        error = {"object": "error", "message": message, "type": "InternalServerError",
+                 "code": status}  # fmt: skip
+        if not body.get("stream"):
+            self.json({"error": error} if self.path == "/generate" else error)
+            return
+        self.begin_stream()
+        self.say(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
+        self.say(b"data: [DONE]\n\n")
+        self.end_stream()
+
+    def answer_nothing(self, body: dict[str, Any]) -> None:
+        """With 200, as of a request that was dropped before its first token."""
+        stream = STREAMS[self.path](body, str(body.get("rid")), 0)
+        if not body.get("stream"):
+            self.json(stream.dropped())
+            return
+        self.begin_stream()
+        self.say(stream.head + stream.last())
+        self.say(b"data: [DONE]\n\n")
+        self.end_stream()
 
     async def answer(self) -> None:
         server, path = self.server, self.path
@@ -474,7 +509,7 @@ class Protocol(asyncio.Protocol):
         server.running[rid], server.taken[rid] = task, body
         server.publish_load()
         try:
-            if await server.faults.spoil(self, server):
+            if await server.faults.spoil(self, server, body):
                 pass
             elif server.role == "prefill":
                 await self.prefill(body, rid)
@@ -770,6 +805,7 @@ def main() -> None:
     parser.add_argument("--sglang", default="", help="its release, in hello")
     parser.add_argument("--contract", type=int, default=VERSION)
     parser.add_argument("--fingerprint", default="sha256:1", help="of the model, in hello")
+    parser.add_argument("--page-size", type=int, default=1, help="of its KV, in hello")
     parser.add_argument("--signature-layers", default="", help="of the model, as in 0,3,5")
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--slots", type=int, default=64, help="max_running_requests in hello")

@@ -12,7 +12,7 @@ from toolkit.cli.arriving import Arriving, DraftOptions, Simulated, Sizes, SloOp
 from toolkit.cli.grouped import grouped
 
 if TYPE_CHECKING:
-    from toolkit.plan.expert_layout import Layouts
+    from toolkit.plan.expert_layout import Layouts, RelocationCost
     from toolkit.plan.objective import PlanSlo
     from toolkit.plan.planner import Planned, Task
     from toolkit.settings.deployment import Deployment
@@ -42,7 +42,13 @@ class PlacementOptions(Whose):
             "how often experts should be moved [default: it does not].",
         ),
     ] = None
-    move_gb_s: Annotated[float, typer.Option(help="At which experts move between GPUs.")] = 1.0
+    move_gb_s: Annotated[
+        float | None,
+        typer.Option(
+            help="At which experts move between the GPUs of a server, all together [default: 1 for "
+            "a search; --systems asks for yours]."
+        ),
+    ] = None
 
     @property
     def searched(self) -> bool:
@@ -53,20 +59,30 @@ class PlacementOptions(Whose):
         """Without what is searched."""
         return Whose(self.profile, None if self.searched else self.placement)
 
-    def layouts(self, deployment: Deployment, cost: CostModel) -> Layouts | None:
+    def layouts(self, deployment: Deployment, cost: CostModel, systems: bool) -> Layouts | None:
         """Where experts may lie; None where that is not searched. ToolkitError: options that do
         not go together, or nothing to place."""
         from toolkit.errors import ToolkitError
-        from toolkit.plan.expert_layout import RelocationCost
         from toolkit.plan.placing import layouts_of
 
-        drift = self.expert_drift
         if self.searched:
-            moving = None if drift is None else RelocationCost(drift, self.move_gb_s * 1e9)
-            return layouts_of(deployment, self.given.folder(deployment), cost, moving)
-        if drift is not None:
+            folder = self.given.folder(deployment)
+            return layouts_of(deployment, folder, cost, self._moving(systems))
+        if self.expert_drift is not None:
             raise ToolkitError("--expert-drift is of --placement search")
         return None
+
+    def _moving(self, systems: bool) -> RelocationCost | None:
+        """What moving takes; None where no expert is moved. PlanError: that is needed."""
+        from toolkit.plan.errors import PlanError
+        from toolkit.plan.expert_layout import RelocationCost
+
+        drift, rate = self.expert_drift, self.move_gb_s
+        if drift is None and (rate is None or not systems):
+            return None
+        if rate is None and systems:
+            raise PlanError("--systems --expert-drift: say --move-gb-s, too")
+        return RelocationCost(drift, (1.0 if rate is None else rate) * 1e9)
 
 
 @dataclass(frozen=True)
@@ -197,7 +213,7 @@ def plan(
     try:
         slo = wanted.slo()
         files.check(placed.searched)
-        task = _task(simulated, arriving, placed, sizes, draft, slo)
+        task = _task(simulated, arriving, placed, sizes, draft, slo, asking.systems)
         task = task.sized(looked.seeds, looked.workers, looked.budget, looked.screen)
         task = replace(task, in_flight=arriving.concurrency)
         if asking.systems:
@@ -220,6 +236,7 @@ def _task(
     sizes: Sizes,
     draft: DraftOptions,
     slo: PlanSlo,
+    systems: bool,
 ) -> Task:
     from toolkit.cli.launch import find_deployment, find_file
     from toolkit.plan.candidate import Given
@@ -236,7 +253,7 @@ def _task(
     given = Given(
         deployment.folder, sizes.kv_tokens, sizes.slots, machine_of(steps), draft.costs(steps)
     )
-    experts, layouts = whose.experts(deployment), placed.layouts(deployment, steps)
+    experts, layouts = whose.experts(deployment), placed.layouts(deployment, steps, systems)
     return Task(data, given, steps, requests, slo, experts=experts, layouts=layouts)
 
 

@@ -7,7 +7,9 @@ from toolkit.cli.meant import RUN, operator
 
 def restart(
     workers: list[str] = typer.Argument(None, help="Workers' names; in their place: --rolling."),
-    rolling: bool = typer.Option(False, "--rolling", help="All workers that decode, in turn."),
+    rolling: bool = typer.Option(
+        False, "--rolling", help="All workers of this host that decode, in turn."
+    ),
     prefill: bool = typer.Option(False, "--prefill", help="With --rolling: prefill workers too."),
     deadline: float = typer.Option(120.0, help="Seconds that each may take to be empty."),
     force: bool = typer.Option(
@@ -16,7 +18,8 @@ def restart(
     run: str = RUN,
 ) -> None:
     """Restart workers one after the other under load: each is drained, ended, started, and used
-    again before the next one's turn. It ends at the first that does not get empty."""
+    again before the next one's turn, by the routers of all hosts. It ends at the first that does
+    not get empty."""
     import time
 
     if bool(workers) == rolling:
@@ -27,11 +30,15 @@ def restart(
     names = list(workers or ())
     if rolling:
         roles = ("decode", "plain", *(("prefill",) if prefill else ()))
-        names = [name for role in roles for name in at.workers(role)]
+        names = [name for role in roles for name in at.workers(role) if at.starts(name)]
+        if not names:
+            print("no such worker is started by this host's launcher")
+    for name in names:
+        at.check_own(name)
     for name in names:
         done = at.drain(name, deadline)
         print(done)
-        if done.left and not force:
+        if not done.empty and not force:
             at.undrain(name)
             print(f"{name}: not restarted; give it longer (--deadline), or --force")
             raise typer.Exit(1)
@@ -39,5 +46,7 @@ def restart(
         try:
             at.restart(name)
         finally:
-            at.undrain(name)
+            unaware = at.undrain(name)
+        for router, why in unaware.items():
+            print(f"{name}: router {router}: {why}")
         print(f"{name}: restarted in {time.monotonic() - begin:.1f} s, gets requests again")

@@ -38,6 +38,8 @@ def status(
         _show(folder, state, phase, rows)
         for name, each in known.items():
             which, said = f"{name}: " if len(known) > 1 else "", _said(each)
+            if line := faults_line(said):
+                print(which + line)
             if isinstance(said.get("eldr"), dict):
                 print(which + eldr_line(said["eldr"]))
             if isinstance(said.get("moves"), dict) and (line := moves_line(said["moves"])):
@@ -51,7 +53,8 @@ def status(
 
 def _said(known: dict[str, Any]) -> dict[str, Any]:
     """What a router says of more than single workers."""
-    return {name: known[name] for name in ("moves", "eldr") if known.get(name) is not None}
+    names = ("empty_roles", "pairs", "moves", "eldr")
+    return {name: known[name] for name in names if known.get(name) is not None}
 
 
 def _routers_know(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -131,6 +134,17 @@ def eldr_line(eldr: dict[str, Any]) -> str:
     if eldr["problems"]:
         parts.append("does not fit the profile: " + ", ".join(eldr["problems"]))
     return "; ".join(parts)
+
+
+def faults_line(said: dict[str, Any]) -> str:
+    """Of `GET /workers`: what no single worker's row says; empty where nothing is wrong."""
+    parts = [f"no {role} worker takes requests" for role in said.get("empty_roles") or ()]
+    parts += [
+        f"no KV gets from {pair['prefill']} to {pair['decode']}"
+        for pair in said.get("pairs") or ()
+        if pair["left_out"]
+    ]
+    return f"faults: {'; '.join(parts)}" if parts else ""
 
 
 def moves_line(moves: dict[str, Any]) -> str:

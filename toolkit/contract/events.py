@@ -86,6 +86,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     patches: Names = ()
     stays: Text = ""
     """Why what runs here cannot go on on another worker; empty where it can."""
+    boot: Name = ""
+    """Of this process: another one at the same address says another. Empty: it does not say."""
+    kv_dtype: Name = ""
+    """Of its KV cache, as SGLang has it; empty: it does not say."""
 
 
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):

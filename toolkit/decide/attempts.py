@@ -9,6 +9,7 @@ A request of two workers goes through these steps, each of which it may have to 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from toolkit.decide import messages as m
@@ -21,7 +22,7 @@ from toolkit.decide.waiting import Unserved, WaitQueues
 if TYPE_CHECKING:
     from toolkit.decide.bounds import DeciderBounds
     from toolkit.decide.choosing import Chooser
-    from toolkit.decide.ranks import RankState
+    from toolkit.decide.ranks import RankState, WorkerState
     from toolkit.decide.reservation import Reservation
     from toolkit.decide.timers import Timers
 
@@ -50,6 +51,8 @@ class Attempts:
         self._timers = timers
         self.late = bounds.late
         self.retries = Retries(choosing.ranks, bounds.max_retries, bounds.max_inflight)
+        self.unserved: Counter[str] = Counter()
+        """Requests given up as nobody served a role, by that role."""
         self.pool = Pool(choosing, bounds.park_timeout_s) if choosing.ranks.splits else None
         self.waiting = WaitQueues(choosing, bounds, timers)
         self.requests: dict[int, RequestState] = {}
@@ -142,6 +145,9 @@ class Attempts:
             return
         self._leave_probation(request)
         if message.decode:
+            pair, request.pair = request.pair, None  # it has its KV
+            if pair is not None and self._choosing.pairs.known:
+                self._choosing.pairs.went(pair, now)
             for name in self.retries.blame(request, now):
                 self.orders.append(m.Ejected(name))
 
@@ -168,6 +174,7 @@ class Attempts:
 
     def failed(self, message: m.Failed, now: float) -> None:
         request = self.requests[message.request]
+        self._not_across(request, message, now)
         self._over(request)
         if message.kind == "busy":
             self._choosing.ranks.workers[message.worker].record.full(now)
@@ -204,6 +211,13 @@ class Attempts:
             rank = request.prefill_rank
             if request.step is WaitStep.PREFILLING and rank is not None and rank.key[0] == worker:
                 self._choose_decode(request, now, known=False)
+
+    def forget_probes(self, worker: WorkerState) -> None:
+        """How they end says nothing of the process that answers there now."""
+        for request in self.requests.values():
+            for call in request.calls:
+                if call.rank.worker is worker:
+                    call.probe = False
 
     def died(self, now: float) -> None:
         """Some worker has: those that wait for a verdict on it need wait no longer."""
@@ -249,6 +263,21 @@ class Attempts:
                 self._unserved(request, Unserved("decode", GONE_RETRY_AFTER_S))
             else:
                 self._policy_failed(request, made.failure)
+
+    def _not_across(self, request: RequestState, failure: m.Failed, now: float) -> None:
+        """If that is why it failed. A decode worker that has said nothing of it may wait for KV."""
+        pair = request.pair
+        if pair is None or failure.worker not in pair:
+            return
+        silent = failure.kind == "silent" and failure.worker == pair[1]
+        if not silent and failure.kind != "transfer":
+            return
+        request.pair = None
+        told = self._choosing.pairs.failed(pair, failure.worker, request, now)
+        if not silent or not told.unknown:
+            request.blamed[failure.worker] = told.blames
+        if told.left_out_s:
+            self.orders.append(m.PairLeftOut(*pair, told.left_out_s))
 
     def _judge(self, request: RequestState, now: float) -> None:
         failure = request.failure
@@ -385,6 +414,7 @@ class Attempts:
             self._decode(request, self._reserve(request, decode, now), now)
 
     def _decode(self, request: RequestState, reservation: Reservation, now: float) -> None:
+        self._choosing.pair(request, reservation.rank, now)
         request.calls.append(reservation)
         self.orders.append(m.DecodeOrder(request.number, reservation.rank, reservation))
         if request.step is WaitStep.DECODE:
@@ -418,6 +448,7 @@ class Attempts:
         return True
 
     def _unserved(self, request: RequestState, error: Unserved) -> None:
+        self.unserved[error.role] += 1
         number, after = request.number, error.retry_after
         self._refuse(request, m.Refuse(number, "nobody", role=error.role, retry_after=after))
 
@@ -448,6 +479,9 @@ class Attempts:
         self._return_credit(request)
         self._leave_probation(request)
         request.prefill_rank = None
+        pair, request.pair = request.pair, None
+        if pair is not None:
+            self._choosing.pairs.ended(pair, request)
 
     def _return_credit(self, request: RequestState) -> None:
         """Another request may be prefilled there."""

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from toolkit.decide.ejection import usable as ejected_left_out
+from toolkit.decide.pairs import NONE, Pairs
 from toolkit.decide.poison import Probation
 from toolkit.decide.reservation import Reservation
 from toolkit.policies.support.stoppable import all_full
@@ -36,6 +37,7 @@ class Chooser:
     ) -> None:
         self.ranks = ranks
         self.probation = Probation()
+        self.pairs = Pairs()
         self.policies: dict[str, Policy] = {}
         """By side, prefill and decode."""
         self.following: Following | None = None
@@ -64,16 +66,19 @@ class Chooser:
         """Which ranks of the role this request may go to now, in their order.
 
         Those that are up, without the ejected ones, those without more than `left` credits (where
-        a router's share is no larger, one credit is enough), and those that it failed on, as long
-        as there are others; for a suspect, those that begin no other one. But it waits for such a
-        one rather than going back to a worker that itself failed it: one that answers 500 to
-        everything would put it in quarantine.
+        a router's share is no larger, one credit is enough), and, as long as there are others,
+        those between which and its other worker no KV gets across, and those that it failed on; for
+        a suspect, those that begin no other one. But it waits for such a one rather than going back
+        to a worker that itself failed it: one that answers 500 to everything would put it in
+        quarantine.
         """
         ranks = self.ranks.of(role)
         usable = [rank.open for rank in ranks]
         if self.ranks.any_out(role):
             records = [rank.worker.record for rank in ranks]
             usable = ejected_left_out(usable, records, now, self._eject_share)
+        if self.pairs.known and role != "plain":
+            usable = self._paired(usable, role, request, now)
         suspect = request.record.suspect
         if suspect:
             usable = _others(usable, ranks, request.record.failed_by)
@@ -90,6 +95,31 @@ class Chooser:
                 for ok, rank in zip(usable, ranks, strict=True)
             ]
         return _others(usable, ranks, request.avoid) if request.avoid else usable
+
+    def _paired(
+        self, usable: list[bool], role: str, request: RequestState, now: float
+    ) -> list[bool]:
+        """Without decode workers to which no KV of the request's prefill worker gets now, or
+        prefill workers whose KV gets to no decode worker that is there. If all are such ones, all
+        of them are tried."""
+        ranks = self.ranks.of(role)
+        if role == "decode":
+            prefill = request.prefill_rank
+            closed = NONE if prefill is None else self.pairs.closed(prefill.worker.name, now)
+            return _others(usable, ranks, closed) if closed else usable
+        there = {rank.worker.name for rank in self.ranks.of("decode") if rank.open}
+        narrow = {rank.worker.name for rank in ranks if self.pairs.narrows(rank.worker.name)}
+        alone = {name for name in narrow if there <= self.pairs.closed(name, now)}
+        return _others(usable, ranks, alone) if alone else usable
+
+    def pair(self, request: RequestState, decode: RankState, now: float) -> None:
+        """The KV of the request, if it has been prefilled elsewhere, goes to that rank."""
+        prefill = request.prefill_rank
+        if prefill is None or request.pair is not None:
+            return
+        request.pair = prefill.worker.name, decode.worker.name
+        if self.pairs.known:
+            self.pairs.sent(request.pair, request, now)
 
     def choose(
         self, role: str, request: RequestState, now: float, credit: bool = False

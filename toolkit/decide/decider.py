@@ -22,7 +22,7 @@ from toolkit.decide.watchdog import Health
 if TYPE_CHECKING:
     from toolkit.decide.bounds import DeciderBounds
     from toolkit.decide.pool import Pool
-    from toolkit.decide.ranks import KnownRanks, RankState
+    from toolkit.decide.ranks import KnownRanks, RankState, WorkerState
     from toolkit.policies.stages.narrowing import StageFilter
 
 
@@ -116,8 +116,18 @@ class Decider:
     def _greeted(self, message: m.WorkerGreeted, now: float) -> None:
         self.moves.begin(now)
         worker = self.ranks.workers[message.worker]
+        if message.anew:
+            self._replaced(worker)
         worker.greeted(message.slots, message.reserve, message.dp_attention, message.prefill_only)
         self.attempts.notify_pool(now)
+
+    def _replaced(self, worker: WorkerState) -> None:
+        """Another process answers where the worker did: nothing of the former one counts."""
+        self.attempts.forget_probes(worker)
+        worker.replaced()
+        self.choosing.pairs.forget(worker.name)
+        for policy in self.choosing.policies.values():
+            policy.replaced(worker.name)
 
     def _shared(self, message: m.WorkerShared, now: float) -> None:
         worker = self.ranks.workers[message.worker]

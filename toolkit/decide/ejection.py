@@ -130,9 +130,12 @@ class Ejection:
         return self._out
 
     def reset(self) -> None:
-        """Another process answers there now."""
+        """Another process answers there now: only how often the worker was ejected stays."""
         self._out = self._probing = self._doubted = False
-        self._row = self._rests = 0
+        self._row = self._rests = self._level = 0
+        self.until = 0.0
+        self._failed_at, self._warned_at = -FORGIVEN_S, -WARNED_S
+        self._answered_at = -FRESH_S
         self._outcomes.clear()
 
     def _shut(self, now: float, seconds: float) -> None:

@@ -60,6 +60,8 @@ class Ledger:
         """The last reading of a worker that is gone."""
         self._busy_since = 0.0
         self._leases = 0
+        self._former = 0
+        """Up to this lease they are of a process that is gone."""
         self._events: deque[_Event] = deque()
         self._sent: dict[int, tuple[float, int]] = {}
         self._gone: dict[int, int] = {}
@@ -83,7 +85,7 @@ class Ledger:
         self.inflight -= 1
         self.inflight_tokens -= tokens
         unread = self._sent.pop(lease, None)
-        if self.complete:
+        if self.complete and lease > self._former:
             self._note(_Event(now, lease, -1, -tokens - generated))
             # Without new readings nothing would ever take it off the list.
             if unread is None and self.reading is not None and now - self.read_at < STALE_S:
@@ -126,6 +128,12 @@ class Ledger:
     def renew(self) -> None:
         """Another process computes there, or it says everything anew."""
         self._before = None
+
+    def replaced(self) -> None:
+        """Another process computes there: its readings never had what was sent before, and how that
+        ends takes nothing off them."""
+        self.forget()
+        self._former = self._leases
 
     def load(self, now: float, heard_at: float) -> Load | None:
         """None without a reading, or when it is too old. `heard_at`: the last sign of life of the

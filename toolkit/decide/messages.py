@@ -213,13 +213,15 @@ class RequestEnded(Struct, frozen=True):
 
 
 class WorkerGreeted(Struct, frozen=True):
-    """A worker says what it is. `slots`, `reserve`: see `WorkerState`."""
+    """A worker says what it is. `slots`, `reserve`: see `WorkerState`. `anew`: another process than
+    before; what ran on that one was given up."""
 
     worker: str
     slots: int = 0
     reserve: int = 0
     dp_attention: bool | None = None
     prefill_only: bool = False
+    anew: bool = False
 
 
 class WorkerShared(Struct, frozen=True):
@@ -427,6 +429,15 @@ class Ejected(Struct, frozen=True):
     worker: str
 
 
+class PairLeftOut(Struct, frozen=True):
+    """KV does not get from that prefill worker to that decode worker, though both are well with
+    others: no request goes that way for `seconds`."""
+
+    prefill: str
+    decode: str
+    seconds: float
+
+
 class WorkerStuck(Struct, frozen=True):
     """A rank of the worker is stuck: its requests are to be given up."""
 
@@ -505,5 +516,5 @@ Told = RunningSeen | QuarantineTold | StagesPlanned | UseCentroids | UseMaps | E
 Message = RequestMessage | WorkerMessage | OperatorMessage | Told
 RequestOrder = PrefillOrder | DecodeOrder | Again | Refuse | Restored
 MoveDecision = Look | MoveOrder | MoveKept | PlanStages | Restaged
-Noted = Quarantined | Ejected | Waited | MoveDecision
+Noted = Quarantined | Ejected | PairLeftOut | Waited | MoveDecision
 Order = RequestOrder | WorkerStuck | HealthChanged | Noted

@@ -165,7 +165,16 @@ class Pool:
         urgent: bool = False,
     ) -> None:
         """One round of the policy over these, who avoid the same, in each stage of their lengths.
-        `urgent`: best-effort answers give way to them."""
+        `urgent`: best-effort answers give way to them. Those whose KV does not get everywhere are
+        placed one by one, before the others."""
+        if self._choosing.pairs.known and len(requests) > 1:
+            narrow = [request for request in requests if self._narrow(request)]
+            for request in narrow:
+                self._place(made, policy, [request], now, urgent)
+            if narrow:
+                requests = [request for request in requests if not self._narrow(request)]
+                if not requests:
+                    return
         stages = self._choosing.stages
         if stages is None:
             self._place_here(made, policy, requests, now, urgent)
@@ -176,6 +185,10 @@ class Pool:
             by_stage.setdefault(stage, []).append(request)
         for group in by_stage.values():
             self._place_here(made, policy, group, now, urgent)
+
+    def _narrow(self, request: RequestState) -> bool:
+        prefill = request.prefill_rank
+        return prefill is not None and self._choosing.pairs.narrows(prefill.worker.name)
 
     def _place_here(
         self,
@@ -225,6 +238,7 @@ class Pool:
         reservation = self._choosing.reserve(
             rank, request.view, now, streams=request.streams, generated=request.generated
         )
+        self._choosing.pair(request, rank, now)
         waited_s = now - self._waiting.pop(request)
         self.bound += 1
         made.bound.append(BoundRequest(request, reservation, waited_s))

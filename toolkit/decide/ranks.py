@@ -241,6 +241,12 @@ class WorkerState:
         for rank in self.ranks:
             rank.begin_anew()
 
+    def replaced(self) -> None:
+        """Another process than before is about to say what it is."""
+        self.record.reset()
+        for rank in self.ranks:
+            rank.ledger.replaced()
+
     def shared(self, routers: int) -> int:
         """So many send requests there: each rank has its part of the credits for this router. How
         many there are more than before, in all. Where there are fewer, credits may be below zero

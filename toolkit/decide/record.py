@@ -10,6 +10,7 @@ is another policy, or a process that was started again); each other one is what 
 - `{"sent": [rid, [name, dp rank], {request}, generated, group]}`, `{"counted": [rid, tokens]}`,
   `{"stepped": [[name, dp rank], tokens]}`, `{"ended": [rid, finished]}`, `{"lost": [name, dp
   rank]}`: what was in flight (`toolkit.policies.following`)
+- `{"replaced": name}`: another process answers where that worker did
 - `{"centroids": {"rows": [...], "owner": [[group, row], ...]}, "inflight_signatures": D}`: what
 ELDR got to
   compare signatures with, null for nothing; with `"maps": {server: {...}}` where it has any
@@ -92,6 +93,10 @@ class Recorded(Policy):
         """Of the centroids that it was decided by."""
         known = None if self.locality is None else self.locality.centroids
         return {} if known is None else {"centroids": known.version}
+
+    def replaced(self, worker: str) -> None:
+        self.write({"replaced": worker})
+        self._policy.replaced(worker)
 
     def follow(self) -> Following:
         self._following = _RecordedFollowing(self._policy, self.write)

@@ -104,6 +104,8 @@ class Player:
             told.ended(*line["ended"])
         elif "lost" in line:
             told.lost(key_of(line["lost"]))
+        elif "replaced" in line:
+            self.policy.replaced(line["replaced"])
         else:
             self.attach(line)
 

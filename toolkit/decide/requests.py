@@ -9,6 +9,7 @@ from toolkit.decide.poison import Record
 
 if TYPE_CHECKING:
     from toolkit.decide.messages import Failed, Shape
+    from toolkit.decide.pairs import Pair
     from toolkit.decide.ranks import RankState
     from toolkit.decide.reservation import Reservation
     from toolkit.decide.timers import TimerEntry
@@ -59,9 +60,9 @@ class RequestState:
     """`record`: what it has seen workers do. `avoid`: workers that it failed on."""
 
     __slots__ = (
-        "arrived", "attempt", "attempts", "avoid", "busy", "calls", "credit", "deadline", "entered",
-        "failure", "faults", "generated", "number", "place", "prefill_rank", "queue_role", "record",
-        "shape", "step", "streams", "timer", "view",
+        "arrived", "attempt", "attempts", "avoid", "blamed", "busy", "calls", "credit", "deadline",
+        "entered", "failure", "faults", "generated", "number", "pair", "place", "prefill_rank",
+        "queue_role", "record", "shape", "step", "streams", "timer", "view",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,11 @@ class RequestState:
         self.avoid: set[str] = set()
         self.faults: list[str] = []
         """Workers that failed it in a way that is theirs."""
+        self.blamed: dict[str, str] = {}
+        """Whose fault it is in truth that KV did not get across, by the worker that said so; empty
+        where it is neither's."""
+        self.pair: Pair | None = None
+        """Between which its KV is on the way."""
         self.failure: Failed | None = None
         self.prefill_rank: RankState | None = None
         self.calls: list[Reservation] = []

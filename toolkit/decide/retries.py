@@ -109,15 +109,18 @@ class Retries:
         return None
 
     def blame(self, request: RequestState, now: float) -> Iterator[str]:
-        """It runs well on another worker: those that failed it are to blame for that. Those that
-        are left alone for a while now."""
+        """It runs well on another worker: those that failed it are to blame for that, but for KV
+        that did not get across whoever is worse off with others (`toolkit.decide.pairs`). Those
+        that are left alone for a while now."""
         record = request.record
         if not record.strikes and not request.faults:
             return
         faults, request.faults = request.faults, []
         answered = [name for what, name in record.strikes if what in ("answer", "transfer")]
-        for name in faults + answered:
-            if self._ranks.workers[name].record.failed(now):
+        blamed, request.blamed = request.blamed, {}
+        for said_by in faults + answered:
+            name = blamed.get(said_by, said_by)
+            if name and self._ranks.workers[name].record.failed(now):
                 yield name
         record.strikes = [
             (what, name) for what, name in record.strikes if what in ("crash", "gone", "stood")

@@ -205,6 +205,8 @@ class _Beside:
             at = key_of(line["lost"])
             for rid in [rid for rid, f in self._flights.items() if f.recorded == at]:
                 self._ended(rid, False)
+        elif "replaced" in line:
+            self._policy.replaced(line["replaced"])
         elif "centroids" not in line:
             raise ValueError("it says nothing that a record says")
         elif self._policy.locality is not None:

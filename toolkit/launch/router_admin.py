@@ -19,6 +19,10 @@ SILENT_S = 30.0
 """A router that says nothing for so long in an upgrade is given up."""
 
 
+class NoAnswer(LaunchError):
+    """A router has not answered, or its deciding process has not: another one may."""
+
+
 @dataclass(frozen=True)
 class RouterAdmin:
     """Where a router takes orders. `key`: the admin's; `run_id`: orders are for this run's only;
@@ -55,7 +59,8 @@ class RouterAdmin:
             said = parse_json(answer)["error"]["message"]
         except (ValueError, KeyError, TypeError):
             said = answer[:200].decode("utf-8", "replace")
-        raise LaunchError([Problem(f"{self.url}{path}", f"{status or 'no answer'}: {said}")])
+        kind = NoAnswer if status in (0, 503) else LaunchError
+        raise kind([Problem(f"{self.url}{path}", f"{status or 'no answer'}: {said}")])
 
     def upgrade(self, drain_s: float | None) -> Iterator[dict[str, Any]]:
         """Have new code take over. How far that is, again and again: the last time `phase` is

@@ -12,17 +12,24 @@ moved every n steps lie as the traffic of the n steps before the last decision h
 and as nobody knows anything of the rest, 1 - e^(-n / drift) of what differs from `linear` is moved
 each time, at `Cost.seconds`. Experts that are never moved lie like `linear` in the end. The form is
 ours, an assumption: a profile does not say how traffic changes.
+
+SGLang's EPLB (`Lay.engine`) lies as well at the same interval, but it does not ask whether a move
+pays, and does not name its GPUs so that most stays: each time it writes what differs between the
+maps of two samples of the same traffic, and sends it at the same rate. What it computes and what
+its orders take besides is not known, and taken as nothing.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.placement.online import Cost
 from toolkit.plan.errors import PlanError
+from toolkit.plan.fitted_requests import FittedRequests
 from toolkit.plan.plain_data import arg_key
 from toolkit.relocate.pace import MOST, ORDER_S
 from toolkit.settings.document import Document, get, put
@@ -41,11 +48,14 @@ PLANNED = "planned"
 
 class Lay(NamedTuple):
     """`kind` of placement, `redundant` experts, decode steps between two decisions to move them
-    (`every`, None: never)."""
+    (`every`, None: never), requests that a placement is fitted to (`seen`, None: all that the
+    profile fits), whether SGLang's own EPLB moves them (`engine`)."""
 
     kind: str = LINEAR
     redundant: int = 0
     every: int | None = None
+    seen: int | None = None
+    engine: bool = False
 
 
 def lay_of(document: Document) -> Lay:
@@ -67,17 +77,20 @@ def bare(document: Document) -> Document:
 
 @dataclass(frozen=True)
 class RelocationCost:
-    """`drift`: decode steps in which traffic becomes another's; `bytes_per_s` between GPUs."""
+    """`drift`: decode steps in which traffic becomes another's, None: it stays; `bytes_per_s`
+    between the GPUs of a server, all together."""
 
-    drift: int
+    drift: int | None
     bytes_per_s: float = 1e9
 
     def __post_init__(self) -> None:
-        if self.drift < 1 or not self.bytes_per_s > 0:
+        if (self.drift is not None and self.drift < 1) or not self.bytes_per_s > 0:
             raise PlanError("--expert-drift is 1 step or more, --move-gb-s above 0")
 
     def fresh(self, every: int | None) -> float:
         """Share of the time in which experts lie as they were placed."""
+        if self.drift is None:
+            return 1.0
         if every is None:
             return 0.0
         age = every / self.drift
@@ -85,7 +98,7 @@ class RelocationCost:
 
     def moved(self, every: int) -> float:
         """Share of what differs that each decision moves."""
-        return 1 - math.exp(-every / self.drift)
+        return 0.0 if self.drift is None else 1 - math.exp(-every / self.drift)
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,8 @@ class Memory:
 @dataclass(frozen=True, eq=False)
 class Layouts:
     """A profile's requests on `topology`. `near`: the nearest replica is picked, and an all-to-all
-    joins the ranks; `expert_bytes`: of one expert of one layer, None where nobody knows."""
+    joins the ranks; `expert_bytes`: of one expert of one layer, None where nobody knows. `fitted`:
+    requests that placements are fitted to, None for the profile's own."""
 
     experts: SimulatedExperts
     profile: Profile
@@ -113,7 +127,8 @@ class Layouts:
     moving: RelocationCost | None = None
     memory: Memory | None = None
     expert_bytes: float | None = None
-    _placements: dict[tuple[str, int], Placement] = field(default_factory=dict)
+    fitted: FittedRequests | None = None
+    _placements: dict[tuple[str, int, int | None, int], Placement] = field(default_factory=dict)
     _laid: dict[Lay, SimulatedExperts] = field(default_factory=dict)
 
     def of(self, lay: Lay) -> SimulatedExperts:
@@ -122,28 +137,34 @@ class Layouts:
         if lay not in self._laid:
             found = self._placed(lay)
             if self.moving is not None and lay.kind != LINEAR:
-                old = self._placed(lay._replace(kind=LINEAR))
+                old = self._placed(Lay(LINEAR, lay.redundant))
                 fresh = self.moving.fresh(lay.every)
-                found = found.aged(old, fresh, self._step_s(lay))
+                found = found.aged(old, fresh, self.moving_s(lay) / (lay.every or 1))
             self._laid[lay] = found
         return self._laid[lay]
 
-    def placement(self, lay: Lay) -> Placement:
-        """As it is at the start. ValueError: as `of`."""
+    def placement(self, lay: Lay, sample: int = 0) -> Placement:
+        """As it is at the start; of what a server `seen` so many requests of, in another `sample`
+        of them another one. ValueError: as `of`."""
         from toolkit import placement
-        from toolkit.profile.node_traffic import clusters
-        from toolkit.profile.placing import traffic
 
-        key = lay.kind, lay.redundant
+        key = lay.kind, lay.redundant, lay.seen, sample
         if key not in self._placements:
+            fitted = self._fitted
             if lay.kind == NODES:
-                *_, load = clusters(self.profile, self.arrays, self.topology.gpus)
-                found = placement.lay(load, self.topology, lay.redundant).placement
+                if fitted.by_gpu is None:
+                    raise ValueError("fewer requests than GPUs cannot be laid with their experts")
+                found = placement.lay(fitted.by_gpu, self.topology, lay.redundant).placement
             else:
-                known = traffic(self.profile, self.arrays)
+                known = fitted.traffic if lay.seen is None else fitted.seen(lay.seen, sample)
                 found = placement.place(lay.kind, known, self.topology, lay.redundant)
             self._placements[key] = found
         return self._placements[key]
+
+    @cached_property
+    def _fitted(self) -> FittedRequests:
+        gpus = self.topology.gpus
+        return self.fitted or FittedRequests.of_profile(self.profile, self.arrays, gpus)
 
     def write(self, document: Document, path: Path) -> Document:
         """A file that can be launched: what the plan says of experts in SGLang's flags, and the
@@ -164,20 +185,30 @@ class Layouts:
     def _placed(self, lay: Lay) -> SimulatedExperts:
         return self.experts.placed(self.placement(lay))
 
-    def _step_s(self, lay: Lay) -> float:
-        """What moving experts takes of each step."""
+    def copied(self, lay: Lay) -> tuple[int, int]:
+        """What each decision to move them does, on average: experts that leave their GPU, and slots
+        that are written."""
         from toolkit.placement.relocation import aligned, arranged, copies
 
-        if lay.every is None or self.moving is None or self.expert_bytes is None:
-            return 0.0
-        before, target = self.placement(lay._replace(kind=LINEAR)), self.placement(lay)
-        after = arranged(before, aligned(before, target, self.topology))
+        if lay.every is None or self.moving is None:
+            return 0, 0
+        if lay.engine:
+            before, after, part = self.placement(lay), self.placement(lay, sample=1), 1.0
+        else:
+            before, part = self.placement(Lay(LINEAR, lay.redundant)), self.moving.moved(lay.every)
+            after = arranged(before, aligned(before, self.placement(lay), self.topology))
         rows = zip(
             before.physical_to_logical.tolist(), after.physical_to_logical.tolist(), strict=True
         )
         changed = [copies(one, two, self.topology) for one, two in rows]
-        part = self.moving.moved(lay.every)
-        sent = round(part * sum(each.sent for each in changed))
-        written = round(part * sum(each.written for each in changed))
-        cost = Cost(self.expert_bytes, self.moving.bytes_per_s, ORDER_S, MOST)
-        return cost.seconds(sent, written) / lay.every
+        sent, written = sum(each.sent for each in changed), sum(each.written for each in changed)
+        return round(part * sent), round(part * written)
+
+    def moving_s(self, lay: Lay) -> float:
+        """What each decision takes; 0 where nothing says so."""
+        if self.moving is None or self.expert_bytes is None:
+            return 0.0
+        (sent, written), rate = self.copied(lay), self.moving.bytes_per_s
+        if lay.engine:
+            return sent * self.expert_bytes / rate
+        return Cost(self.expert_bytes, rate, ORDER_S, MOST).seconds(sent, written)

@@ -7,27 +7,23 @@ traffic in place of a start of workers. Beside each answer stands what it hangs 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.class_ratios import CLASSES
-from toolkit.bench.suite.expert_questions import BY_AFFINITY, BY_LOAD, PlacedExperts
-from toolkit.bench.suite.question import E2E, Asked, Question, Subject, SuiteArm
+from toolkit.bench.suite.question import E2E, Question, Subject
 from toolkit.bench.suite.questions import questions_for
-from toolkit.bench.suite.variants import changed, variant
-from toolkit.bench.suite.verdicts import SuiteVerdict, judge
+from toolkit.bench.suite.verdicts import SuiteVerdict
 from toolkit.contract.request_class import RequestClass
 from toolkit.launch.errors import LaunchError
 from toolkit.launch.model import read_model
-from toolkit.plan.arithmetic import LOOKED_AT, Arithmetic
 from toolkit.plan.candidate import Candidate
 from toolkit.plan.errors import PlanError
+from toolkit.plan.placed_arms import ANY_PLACEMENT
 from toolkit.plan.stages import OFF, stager, staging, why_not
+from toolkit.plan.system_players import SystemPlayers
 from toolkit.plan.trials import Trials
 from toolkit.settings.document import Document, normal
-from toolkit.simulate.costs.captured import Captured
 from toolkit.simulate.errors import SimulateError
 
 if TYPE_CHECKING:
@@ -35,27 +31,6 @@ if TYPE_CHECKING:
 
 CHUNKS = (256, 512, 1024, 2048, 4096)
 """Of best-effort prompts where nothing stops between layers: the best is the alternative."""
-FIGURES = {
-    "mean_e2e_latency_ms": "e2e_mean",
-    "mean_tpot_ms": "tpot_mean",
-    "mean_ttft_ms": "ttft_mean",
-    "output_throughput": "output_tokens_s",
-}
-"""The suite's metrics, and the simulator's names."""
-ABOUT_OURS = ("preempted prompts", "speculative decoding")
-"""What the costs say of these is about what would be stopped, and about the draft. Of the others it
-is about what they would be better than."""
-EXPERTS = "experts"
-"""The variant whose workers capture experts."""
-NOT_SIMULATED: Mapping[Subject, str] = {
-    "relocated experts": "SGLang's EPLB is not simulated: --placement search says when moving "
-    "pays, toolkit bench suite whether it does against EPLB",
-    "expert placement": "two-batch overlap is not simulated: --placement search compares "
-    "placements, toolkit bench suite asks with overlap",
-}
-"""Of these the strongest alternative is missing here, so no answer would be *on*."""
-ANY_PLACEMENT = PlacedExperts(dict.fromkeys((BY_LOAD, BY_AFFINITY), "not made"))
-"""What could be asked of a profile is left out for the reason that counts here."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +64,13 @@ class SystemsPlanned:
 
 
 def answer(
-    task: Task, capture: float, report: Callable[[str], None] = lambda text: None
+    task: Task,
+    capture: float,
+    report: Callable[[str], None] = lambda text: None,
+    subjects: Sequence[Subject] = (),
 ) -> SystemsPlanned:
-    """All that can be asked of the task's deployment. `capture`: the share by which a prefill takes
-    longer where its experts are captured.
+    """All that can be asked of the task's deployment, or these subjects alone. `capture`: the share
+    by which a prefill takes longer where its experts are captured.
 
     Raises:
         PlanError: nothing can be asked, or the simulations of the budget are too few.
@@ -101,25 +79,28 @@ def answer(
     document, why_no_stages = _staged(normal(task.document), task)
     try:
         asked = questions_for(document, CHUNKS, ANY_PLACEMENT)
+        asked.only(subjects)
     except ValueError as error:
         raise PlanError(str(error)) from error
-    players = _Players(task, document, asked, capture, report)
+    own = Candidate.of(document, task.given)
+    players = SystemPlayers(task, document, asked, capture, report)
     answers: list[SystemAnswer] = []
     left = [
         (each.system, why_no_stages if each.system == "stages" and why_no_stages else each.why)
         for each in asked.left_out
+        if not subjects or each.system in subjects
     ]
     played: list[Question] = []
     for question in asked.questions:
         if question.system == "expert locality" and _is_dense(document, task):
             dense = SuiteVerdict(question, "off", "the model has no experts")
             answers.append(SystemAnswer(dense, ""))
-        elif why := _why_not(question, task):
+        elif why := _why_not(question, task) or players.placed.why_not(question):
             left.append((question.system, why))
         else:
+            question = players.placed.could_run(question, own)
             played.append(_in_open_loop(question) if task.in_flight is None else question)
-    arms = {(arm.variant, arm.name) for question in played for arm in question.arms}
-    least = task.seeds * len(arms)
+    least = task.seeds * len(set().union(*map(players.plays, played)))
     if task.budget < least:
         raise PlanError(f"--budget {task.budget} is too few with {task.seeds} seeds: {least} least")
     for question in played:
@@ -158,8 +139,6 @@ def _in_open_loop(question: Question) -> Question:
 
 def _why_not(question: Question, task: Task) -> str:
     """Why it cannot be asked of the simulator; empty where it can."""
-    if question.system in NOT_SIMULATED:
-        return NOT_SIMULATED[question.system]
     known = task.experts is not None and task.experts.signatures is not None
     if question.system == "expert locality" and not known:
         return "nobody says which experts requests use: --experts PROFILE"
@@ -176,80 +155,6 @@ def _is_dense(document: Document, task: Task) -> bool:
         return read_model(Candidate.of(document, task.given).deployment).experts is None
     except LaunchError:
         return False
-
-
-class _Players:
-    """Plays arms; the same one is never played twice."""
-
-    def __init__(
-        self,
-        task: Task,
-        document: Document,
-        asked: Asked,
-        capture: float,
-        report: Callable[[str], None],
-    ) -> None:
-        self._task, self._document, self._asked = task, document, asked
-        self._seeds = range(1, task.seeds + 1)
-        self._plain = self._trials(task, report)
-        captured = replace(task, cost=Captured(task.cost, capture))
-        self._capturing = self._trials(captured, report)
-
-    @staticmethod
-    def _trials(task: Task, report: Callable[[str], None]) -> Trials:
-        return Trials(
-            *(task.cost, task.requests, task.slo, task.budget, task.experts, report),
-            in_flight=task.in_flight,
-        )
-
-    @property
-    def simulations(self) -> int:
-        return self._plain.done + self._capturing.done
-
-    def judged(self, question: Question) -> tuple[SuiteVerdict, str]:
-        """The verdict, and why it is so by the costs."""
-        played = {arm.name: self._rounds(arm) for arm in question.arms}
-        verdict = judge(question, played, per_start=1)
-        shown = question.ours
-        if question.system not in ABOUT_OURS:
-            shown = next(arm for arm in question.others if arm.name == verdict.against)
-        there = Arithmetic(
-            self._task.cost,
-            self._candidate(shown),
-            list(itertools.islice(self._task.requests(0), LOOKED_AT)),
-            self._played(shown),
-            self._task.experts,
-        )
-        return verdict, there.of(question.system)
-
-    def _rounds(self, arm: SuiteArm) -> dict[int, dict[str, Any]]:
-        """By seed, under the names of the suite."""
-        return {
-            seed: _as_metrics(figures)
-            for seed, figures in zip(self._seeds, self._played(arm), strict=True)
-        }
-
-    def _played(self, arm: SuiteArm) -> Sequence[Mapping[str, Any]]:
-        trials = self._capturing if arm.variant == EXPERTS else self._plain
-        return trials.all(self._candidate(arm), self._seeds)
-
-    def _candidate(self, arm: SuiteArm) -> Candidate:
-        policies = {"dispatch": arm.policies["dispatch"], "decode_policy": arm.policies["decode"]}
-        file = changed(variant(self._document, self._asked, arm.variant), {"router": policies})
-        return Candidate.of(file, self._task.given)
-
-
-def _as_metrics(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a simulation as those of a round of the suite."""
-    classes: dict[str, dict[str, Any]] = {}
-    found: dict[str, Any] = {CLASSES: classes}
-    for name, theirs in FIGURES.items():
-        if theirs in figures:
-            found[name] = figures[theirs]
-        for kind in RequestClass:
-            if (value := figures.get(f"{kind.value}.{theirs}")) is not None:
-                classes.setdefault(kind.value, {})[name] = value
-    return found
 
 
 def _described(answer: SystemAnswer) -> dict[str, Any]:

@@ -62,6 +62,10 @@ class Policy(ABC):
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         """Pick a healthy worker; None when there is none."""
 
+    def replaced(self, worker: str) -> None:  # noqa: B027 (most know nothing of it)
+        """Another process answers where that worker did: what is known of the former one's state,
+        its cache say, is not so any more. Its requests are told of by `follow`."""
+
     def follow(self) -> Following:
         """Whom its home tells what is sent, and what becomes of it."""
         return Following(self.inflight, self.locality)

@@ -17,12 +17,12 @@ class PrefixAffinityPolicy(Policy):
     matches the shorter queue wins, then the least recently chosen.
 
     What a worker holds is inferred from what this object sent to it, not read from its cache:
-    after evictions there or a restart a match can be wrong, which costs a normal prefill and
-    nothing else. Degraded: without blocks (not computed, prompt shorter than a block) it is the
-    shortest queue. Knobs: `max_imbalance` (requests), `capacity` (block hashes remembered over
-    all workers, least recently used out first; about 200 bytes each). Source: the idea of SGLang's
-    cache_aware routing (sgl-model-gateway policies/cache_aware.rs), with block hashes in place
-    of its radix tree.
+    after evictions there a match can be wrong, which costs a normal prefill and nothing else. A
+    worker that was started again holds nothing. Degraded: without blocks (not computed, prompt
+    shorter than a block) it is the shortest queue. Knobs: `max_imbalance` (requests), `capacity`
+    (block hashes remembered over all workers, least recently used out first; about 200 bytes each).
+    Source: the idea of SGLang's cache_aware routing (sgl-model-gateway policies/cache_aware.rs),
+    with block hashes in place of its radix tree.
     """
 
     name = "prefix_affinity"
@@ -32,7 +32,10 @@ class PrefixAffinityPolicy(Policy):
         self._rotation = Rotation(seed)
         self._max_imbalance = max_imbalance
         self._capacity = capacity
-        self._holders: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()
+        self._holders: OrderedDict[int, set[tuple[str, int, int]]] = OrderedDict()
+        """Ranks, each in the life of its worker in which it was sent the block."""
+        self._lives: dict[str, int] = {}
+        """How often each worker was replaced."""
 
     def choose(self, workers: Sequence[WorkerView], request: RequestView) -> Decision | None:
         healthy = healthy_indices(workers)
@@ -49,12 +52,18 @@ class PrefixAffinityPolicy(Policy):
         self._remember(workers[index], request.blocks)
         return Decision(index, f"{longest} of {len(request.blocks)} blocks, {queue} requests")
 
+    def replaced(self, worker: str) -> None:
+        self._lives[worker] = self._lives.get(worker, 0) + 1
+
     def __len__(self) -> int:
         """Block hashes remembered now."""
         return len(self._holders)
 
+    def _key(self, worker: WorkerView) -> tuple[str, int, int]:
+        return worker.name, worker.dp_rank, self._lives.get(worker.name, 0)
+
     def _match(self, worker: WorkerView, blocks: tuple[int, ...]) -> int:
-        key = worker.key
+        key = self._key(worker)
         for count, block in enumerate(blocks):
             if key not in self._holders.get(block, ()):
                 return count
@@ -63,8 +72,9 @@ class PrefixAffinityPolicy(Policy):
     def _remember(self, worker: WorkerView, blocks: tuple[int, ...]) -> None:
         # Last block first: a chain's head is then the most recent and leaves last, as a prefix
         # without its head can never match.
+        key = self._key(worker)
         for block in reversed(blocks):
-            self._holders.setdefault(block, set()).add(worker.key)
+            self._holders.setdefault(block, set()).add(key)
             self._holders.move_to_end(block)
         while len(self._holders) > self._capacity:
             self._holders.popitem(last=False)

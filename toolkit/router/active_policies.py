@@ -92,6 +92,12 @@ class ActivePolicies(WorkerListener):
             case m.Ejected():
                 self.metrics.ejected.labels(order.worker).inc()
                 log.warning("worker %s is left alone for a while: it fails requests", order.worker)
+            case m.PairLeftOut():
+                log.warning(
+                    "KV does not get from %s to %s, though both are well with others: no request "
+                    "goes that way for %.0f s",
+                    *(order.prefill, order.decode, order.seconds),
+                )
             case m.Quarantined():
                 self.metrics.poisoned.inc()
             case _:

@@ -1,15 +1,15 @@
-"""What the admin may order: policies, drains, refits, moves; and what the launcher tells."""
+"""What the admin may order: policies, refits, moves; and what the launcher tells."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from toolkit.decide.messages import Expected
 from toolkit.policies import check_policy
-from toolkit.router import drains, migrate, return_reports
-from toolkit.router.asks import AskFigures, ClearFigures, added, ask_all
+from toolkit.router import return_reports
+from toolkit.router.asks import ClearFigures, ask_all
 from toolkit.router.errors import ApiError
 from toolkit.router.guard import CALLER
 from toolkit.router.own_answers import as_json, refusal, told
@@ -18,26 +18,29 @@ from toolkit.settings.router.choosing import MOVES_BY
 from toolkit.settings.router.config import why_not
 
 if TYPE_CHECKING:
-    from toolkit.router.asks import RequestFigures
     from toolkit.router.control_plane import ControlPlane
     from toolkit.router.eldr.refit_orders import RefitOrders
     from toolkit.router.guard import Guard
+    from toolkit.router.others.moves import SharedMoves
 
 SWITCHES = ("prefill", "decode", "dispatch", "first_token", "early_choice", "moves")
 """What /admin/policy can change."""
 
 
 class AdminOrders:
-    """The endpoints under /admin. `refits`: None without a profile."""
+    """The endpoints under /admin. `moves`: carries out the order to move requests; `refits`: the
+    order to refit, None without a profile."""
 
-    def __init__(self, guard: Guard, control: ControlPlane, refits: RefitOrders | None) -> None:
+    def __init__(
+        self, guard: Guard, control: ControlPlane, moves: SharedMoves, refits: RefitOrders | None
+    ) -> None:
         self._guard = guard
         self._control = control
+        self._moves = moves
         self._refits = refits
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/admin/policy", self.policy)
-        app.router.add_post("/admin/drain", self.drain)
         app.router.add_post("/admin/refit", self.refit)
         app.router.add_post("/admin/migrate", self.migrate)
         app.router.add_post("/admin/returns", self.returns)
@@ -114,13 +117,12 @@ class AdminOrders:
             return answered(error, request.path)
 
     async def migrate(self, request: web.Request) -> web.Response:
-        """Move requests to other workers (`toolkit.router.migrate`)."""
+        """Move requests to other workers (`toolkit.router.others.moves`)."""
         refused = self._guard.refuse_order(request)
         if refused is not None:
             return refused
         try:
-            order = migrate.read(await told(request), self._control.known_workers)
-            return as_json(await migrate.migrate(self._control.planes, order))
+            return as_json(await self._moves.order(request[CALLER], await told(request)))
         except ApiError as error:
             return refusal(error.status, error.message)
 
@@ -138,34 +140,3 @@ class AdminOrders:
             if name in names:
                 known_workers.channel.send(Expected(name, each.usual_s, each.back_in_s))
         return as_json({"taken": sorted(names & reports.keys())})
-
-    async def drain(self, request: web.Request) -> web.Response:
-        """Refuse new requests from now on, those that run go on; {"on": false}: take them again.
-        With `worker`: empty that one (`toolkit.router.drains`)."""
-        refused = self._guard.refuse_order(request)
-        if refused is not None:
-            return refused
-        raw = await request.read()
-        body = await told(request) if raw else {}
-        if isinstance(body, dict) and "worker" in body:
-            return await self._drain_worker(body)
-        if not isinstance(body, dict) or not set(body) <= {"on"}:
-            return refusal(
-                400, 'the body must be empty, {"on": false}, or about one worker: ' + drains.SHAPE
-            )
-        on = body.get("on", True)
-        if not isinstance(on, bool):
-            return refusal(400, "on must be true or false")
-        control = self._control
-        if not on and control.draining.ending:
-            return refusal(409, "the router is ending")
-        control.draining.on = on
-        figures: RequestFigures = added(await ask_all(control.planes, AskFigures()))
-        return as_json({"draining": on, "running": figures.running, "queued": figures.queued})
-
-    async def _drain_worker(self, body: Any) -> web.Response:
-        limit_s = self._control.config.drain_timeout_s
-        try:
-            return as_json(await self._control.drains.run(body, limit_s))
-        except ApiError as error:
-            return refusal(error.status, error.message)

@@ -54,8 +54,3 @@ class ConfiguredWorkers:
         """The supported release of SGLang whose fields every worker knows, as far as they say
         which they have; empty when none does."""
         return oldest(frozenset([worker.hello.sglang for worker in self.workers]))
-
-    def ready(self) -> bool:
-        """At least one healthy worker of each role."""
-        roles = {worker.config.role for worker in self.workers}
-        return roles == {worker.config.role for worker in self.workers if worker.healthy}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit.router.admin import AdminOrders
+from toolkit.router.drain_endpoint import DrainEndpoint
+from toolkit.router.others.drains import SharedDrains
+from toolkit.router.others.moves import SharedMoves
 from toolkit.router.others.requests import RequestsElsewhere
 from toolkit.router.request_orders import RequestOrders
 from toolkit.router.upgrade_orders import UpgradeOrders
@@ -23,14 +26,18 @@ def endpoints(
     control: ControlPlane, guard: Guard, upgrades: TakesUpgrades | None = None
 ) -> list[Endpoints]:
     """All of them. `upgrades`: None in a router of one process."""
+    known, notices, keys, planes = (
+        control.known_workers, control.notices, guard.keys, control.planes,
+    )  # fmt: skip
     return [
-        RouterHealth(control.known_workers, control.draining),
+        RouterHealth(known, control.draining),
         Overview(guard, control),
         MetricsPage(control),
-        RequestOrders(
-            guard, control.planes, RequestsElsewhere(control.notices, guard.keys, control.planes)
+        RequestOrders(guard, planes, RequestsElsewhere(notices, keys, planes)),
+        AdminOrders(
+            guard, control, SharedMoves(known, notices, keys, planes), _refits(control, keys)
         ),
-        AdminOrders(guard, control, _refits(control, guard.keys)),
+        DrainEndpoint(guard, control, SharedDrains(known, control.drains, notices, keys)),
         UpgradeOrders(guard, upgrades),
     ]
 

@@ -12,6 +12,7 @@ from toolkit.router.collectors import LocalityCollector, StepCollector, StuckCol
 from toolkit.router.draining import Draining
 from toolkit.router.drains import Drains
 from toolkit.router.events import Watcher
+from toolkit.router.fleet_figures import FleetCollector
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.router.metrics import Metrics
 from toolkit.router.others.earlier import EarlierQuarantines
@@ -66,6 +67,7 @@ class ControlPlane:
         export, decider = self.metrics.export, self.known_workers.decider
         export(StepCollector(self.known_workers))
         export(StuckCollector(self.known_workers))
+        export(FleetCollector(self.known_workers))
         if self.locality is not None:
             export(LocalityCollector(self.locality))
         export(PolicyCollector(decider, self.policies.balance))

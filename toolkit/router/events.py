@@ -46,7 +46,6 @@ class Watcher:
         self._buffer = bytearray()
         self._call: Call | None = None
         self._hello = False
-        self._refused = ""
         self._stranger: str | None = None
         """Why the worker that answers there must not serve here."""
         self._answered = False
@@ -62,14 +61,16 @@ class Watcher:
             reason = await self._watch_once()
             if was_up and not self.worker.healthy:
                 log.warning("worker %s is down: %s", self.worker.name, reason)
-            elif self._answered and reason not in (self.worker.why_down, self._refused):
+            elif self._answered and reason not in (self.worker.why_down, self.worker.refused):
                 # Once: a worker that answers so may do it for ever, and nobody would know why.
                 name, url = self.worker.name, self.worker.config.url
                 log.warning("worker %s at %s is not up: %s", name, url, reason)
             self.worker.why_down = reason
+            if reason != self.worker.refused:
+                self.worker.refused = ""
             backoff = (
                 BACKOFF_S[0]
-                if self._hello and not self._refused
+                if self._hello and not self.worker.refused
                 else min(backoff * 2, BACKOFF_S[1])
             )
             await asyncio.sleep(backoff)
@@ -109,10 +110,10 @@ class Watcher:
             return self._keep_out(self._stranger)
         if not await self._warm(call):
             return "not warm"
-        wrong = self._known_workers.why_other_model(self.worker)
+        wrong = self._known_workers.why_unfit(self.worker, self.worker.hello)
         if wrong is not None:
             return self._keep_out(wrong)
-        self._refused = ""
+        self.worker.refused = ""
         self.worker.mark_up()
         log.info("worker %s is up", self.worker.name)
         while True:
@@ -138,9 +139,9 @@ class Watcher:
 
     def _keep_out(self, wrong: str) -> str:
         self.worker.mark_down()
-        if wrong != self._refused:
+        if wrong != self.worker.refused:
             log.error("worker %s is kept out: %s", self.worker.name, wrong)
-        self._refused = wrong
+        self.worker.refused = wrong
         return wrong
 
     async def _warm(self, call: Call) -> bool:
@@ -253,9 +254,19 @@ class Watcher:
                     listener.noticed(event)
             case events.Hello():
                 self._hello = True
-                self._stranger = other_run(self.worker.config, event.run) or _unknown(event)
-                if self._stranger is None:
-                    self._known_workers.greet(self.worker, event)
+                self._greeted(event)
+
+    def _greeted(self, hello: events.Hello) -> None:
+        """Somebody says what it is."""
+        worker, known_workers = self.worker, self._known_workers
+        worker.answered_by(hello.boot)
+        self._stranger = (
+            other_run(worker.config, hello.run)
+            or _unknown(hello)
+            or known_workers.why_unfit(worker, hello)
+        )
+        if self._stranger is None:
+            known_workers.greet(worker, hello)
 
     def _pinged(self, ping: events.Ping) -> None:
         before = self._is_held_up()

@@ -9,9 +9,10 @@ from toolkit.router.progress import Progress
 from toolkit.router.request import Endpoint
 from toolkit.router.responses_stream import ResponsesProgress
 
-ERROR = b'data: {"error"'
+ERRORS = (b'data: {"error"', b'data: {"object":"error"')
 ABORT = b'"type":"abort"'
-MESSAGES_ERROR = b"event: error\n"
+FINISHED_ABORTED = b'"finish_reason":"abort"'
+NAMED_ERROR = b"event: error\n"
 RESPONSES_FAILED = b"event: response.failed\n"
 _DONE = b"data: [DONE]\n\n"
 
@@ -21,8 +22,8 @@ class Grammar(NamedTuple):
     one of `fails_within` anywhere, may tell a failure; with one of `ends` the last event begins.
     `progress`: what reads the answer so far."""
 
-    fails: tuple[bytes, ...] = (ERROR,)
-    fails_within: tuple[bytes, ...] = ()
+    fails: tuple[bytes, ...] = (*ERRORS, NAMED_ERROR)
+    fails_within: tuple[bytes, ...] = (FINISHED_ABORTED,)
     ends: tuple[bytes, ...] = (_DONE,)
     progress: type[Progress] = Progress
 
@@ -30,7 +31,7 @@ class Grammar(NamedTuple):
 _CHAT = Grammar()
 _GRAMMARS: dict[str, Grammar] = {
     "generate": Grammar(fails_within=(ABORT,)),
-    "messages": Grammar((MESSAGES_ERROR,), (), (b"event: message_stop\n",), MessagesProgress),
+    "messages": Grammar((NAMED_ERROR,), (), (b"event: message_stop\n",), MessagesProgress),
     "responses": Grammar(
         (RESPONSES_FAILED,),
         (),

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from toolkit.settings.router.config import RouterConfig
 
 
+OTHER_KEY = "the admin key there is not the one here"
+"""Why an order of another router is not obeyed."""
+
+
 @dataclass(frozen=True)
 class Caller:
     """Who sent a request. `name`: the client key's name, by which requests are told apart; "" for

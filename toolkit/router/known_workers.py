@@ -14,6 +14,7 @@ from toolkit.decide.ranks import KnownRanks
 from toolkit.policies.stages.narrowing import StageFilter
 from toolkit.router.channel import Channel
 from toolkit.router.configured_workers import ConfiguredWorkers
+from toolkit.router.fitting import why_other_layout, why_other_model
 from toolkit.router.worker import Rank, Worker
 from toolkit.settings.router.config import RouterConfig
 
@@ -31,11 +32,15 @@ class KnownWorkers(ConfiguredWorkers):
         channel.begin(self.decider, self._named, self.listeners)
 
     def greet(self, worker: Worker, hello: Hello) -> None:
-        """The worker says what it is."""
+        """The worker says what it is; it may be another process than before."""
+        before = worker.hello.boot
+        anew = bool(before) and before != hello.boot
         worker.take_hello(hello)
         for listener in self.listeners:
+            if anew:
+                listener.replaced(worker)
             listener.greeted(worker)
-        worker.tell_hello()
+        worker.tell_hello(anew)
 
     def read_load(self, rank: Rank, reading: LoadReading, now: float) -> None:
         """A rank has published its load."""
@@ -43,17 +48,24 @@ class KnownWorkers(ConfiguredWorkers):
         for listener in self.listeners:
             listener.load_read(rank)
 
-    def why_other_model(self, worker: Worker) -> str | None:
-        """Why a worker must not serve here: KV of one model means nothing to another, and all that
-        serve at a time must be one. None when it may."""
-        fingerprint = worker.hello.fingerprint
+    def why_unfit(self, worker: Worker, hello: Hello) -> str | None:
+        """Why a worker that says this of itself must not serve here: all that serve at a time must
+        have one model, and take each other's KV. None when it may."""
+        splits = self.decider.ranks.splits
         for other in self.workers:
-            theirs = other.hello.fingerprint
-            if other is worker or not other.healthy or not fingerprint or not theirs:
+            if other is worker or not other.healthy:
                 continue
-            if theirs != fingerprint:
-                return f"it serves another model than {other.name} ({fingerprint} not {theirs})"
+            wrong = why_other_model(hello, other.hello, other.name)
+            if wrong is None and splits:
+                wrong = why_other_layout(hello, other.hello, other.name)
+            if wrong is not None:
+                return wrong
         return None
+
+    def empty_roles(self) -> list[str]:
+        """Roles that nobody serves now: requests wait for them."""
+        ranks = self.decider.ranks
+        return [role for role in ranks.roles if ranks.gone_at(role) is not None]
 
     def back_in_s(self, worker: Worker, now: float) -> float | None:
         """Until a worker that is gone is expected back; None: it is here, or nobody knows."""

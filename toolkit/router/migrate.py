@@ -25,6 +25,7 @@ SHAPE = (
     "policy then chooses), and a worker's DP rank is named as in decode-1:0"
 )
 MOST = 4096
+OUTCOMES = ("moved", "kept", "ended", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ async def migrate(planes: Iterable[AskedPlane], order: MigrateOrder) -> dict[str
     )
     told = [each for _, rows_of_one in moved for each in rows_of_one]
     counted = Counter(each["outcome"] for each in told)
-    return {"moves": told, **{how: counted[how] for how in ("moved", "kept", "ended", "lost")},
-            "stays": dict(stays)}  # fmt: skip
+    counts = {how: counted[how] for how in OUTCOMES}
+    return {"moves": told, **counts, "stays": dict(stays)}
 
 
 def movable(moves: Moves, known_workers: ConfiguredWorkers, ask: FindMovable) -> MovableRequests:

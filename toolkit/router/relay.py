@@ -15,8 +15,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.router.departure import Departure
-from toolkit.router.failure import Failure, failure_of
-from toolkit.router.grammars import grammar_of, is_over
+from toolkit.router.failure import Failure, abort_of, failure_of
+from toolkit.router.grammars import FINISHED_ABORTED, grammar_of, is_over
 from toolkit.router.held_back import HeldBack
 from toolkit.router.merge import add_prompt_logprobs
 from toolkit.router.request import SubRequest, public_id
@@ -340,6 +340,8 @@ class Relay:
         if self.failure is not None:
             return
         self.failure = failure_of(event, self._sub_request.endpoint)
+        if FINISHED_ABORTED in event and not ids and not self.tokens and not self.forgotten:
+            self.failure = self.failure or abort_of(event, self.sent.progress())
         if self.failure is not None:
             return
         self._take_ids(ids)

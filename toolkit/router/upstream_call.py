@@ -12,6 +12,7 @@ from toolkit.router.worker import Rank
 
 if TYPE_CHECKING:
     from toolkit.router.attempt.early import Early
+    from toolkit.router.failure import Failure
 
 RID_BYTES = 16
 
@@ -36,11 +37,15 @@ class UpstreamCall:
     """Output tokens that came with it."""
     early: Early | None = None
     """Reads it, where it is a prefill's stream."""
+    failure: Failure | None = None
+    """What the worker said instead of an answer, in one of status 200."""
 
     @property
     def status(self) -> int:
-        """What the worker answered, or said in its stream to be the answer."""
-        failure = self.early.failure if self.early is not None else None
+        """What the worker answered, or said within its answer to be the answer."""
+        failure = self.failure
+        if failure is None and self.early is not None:
+            failure = self.early.failure
         return self.call.status if failure is None else failure.status
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from toolkit.router import policy_figures, stage_figures
+from toolkit.router import fleet_figures, policy_figures, stage_figures
 from toolkit.router.about_workers import for_client
 from toolkit.router.asks import AskFigures, added, ask_all, percentiles_ms
 from toolkit.router.errors import ApiError
@@ -15,6 +15,7 @@ from toolkit.router.events import answer
 from toolkit.router.guard import CALLER
 from toolkit.router.moves import described
 from toolkit.router.own_answers import as_json, refusal
+from toolkit.router.own_name import own_name, shown
 from toolkit.router.places import without_places_in
 from toolkit.router.unserved import answered
 
@@ -52,14 +53,9 @@ class RouterHealth:
         return web.Response(text="ok")
 
     async def readiness(self, _: web.Request) -> web.Response:
-        if self._known_workers.ready() and not self._draining.on:
+        why = "draining" if self._draining.on else fleet_figures.why_not_ready(self._known_workers)
+        if not why:
             return web.Response(text="ready")
-        down = [
-            f"{w.name} ({without_places_in(w.why_down)})" if w.why_down else w.name
-            for w in self._known_workers.workers
-            if not w.healthy
-        ]
-        why = "draining" if self._draining.on else f"waiting for {', '.join(down)}"
         return web.Response(status=503, text=why, headers={"Retry-After": "2"})
 
     async def proxy(self, request: web.Request) -> web.Response:
@@ -124,6 +120,8 @@ class Overview:
                 "held_bytes": figures.held_bytes,
                 **_figures(policies),
                 **({} if locality is None else {"eldr": locality.describe()}),
+                "empty_roles": known_workers.empty_roles(),
+                "pairs": fleet_figures.pairs(decider.choosing.pairs, now),
                 "poison": dict(decider.attempts.retries.poisoned),
                 "resumed": figures.resumed,
                 "retried": figures.retried,
@@ -131,6 +129,7 @@ class Overview:
                 **stage_figures.of_passes(decider.moves),
                 **({"lengths": figures.lengths} if lengths else {}),
                 "draining": control.draining.on,
+                "router": shown(own_name(), request[CALLER].admin),
                 "admin": guard.admin_url if addresses else None,
                 "timing": _timing(figures, control.metrics.transfers),
             }

@@ -136,6 +136,7 @@ class Rank(RankState):
             "dp_rank": self.dp_rank,
             "healthy": worker.healthy,
             **({} if worker.healthy else {"why": worker.why_down}),
+            **({"refused": True} if worker.refused else {}),
             "held": self.held,
             **({} if worker.routers == 1 else {"routers": worker.routers}),
             "stuck": worker.describe_stuck(self),
@@ -189,6 +190,10 @@ class Worker(WorkerState):
         self.has_events = True
         self.why_down = ""
         """Why it is not up, as it was last seen; what it was once it is."""
+        self.boot = ""
+        """Of the process that last said hello there, whether or not it may serve here."""
+        self.refused = ""
+        """Why who answers there must not serve here; empty: nobody does, or it may."""
         self.pool = Upstream(
             config.name,
             config.host,
@@ -241,12 +246,22 @@ class Worker(WorkerState):
         for rank in self.ranks:
             rank.silence.tells("step_log" in hello.patches)
 
-    def tell_hello(self) -> None:
+    def answered_by(self, boot: str) -> None:
+        """A process has said hello. If it is another one, what was sent to the former is given up:
+        its connections may tell nothing for long, as those of a machine that is gone."""
+        before, self.boot = self.boot, boot
+        if before and before != boot:
+            log.info("worker %s: another process answers at its address", self.name)
+            self.give_up("another process answers at its address", "lost")
+
+    def tell_hello(self, anew: bool) -> None:
         """Tell the decider what it has said that it is."""
         hello = self.hello
         one_token = prefill_only.PATCH in hello.patches
         slots, reserve = hello.max_running_requests, hello.reserved_tokens
-        self.channel.send(m.WorkerGreeted(self.name, slots, reserve, hello.dp_attention, one_token))
+        self.channel.send(
+            m.WorkerGreeted(self.name, slots, reserve, hello.dp_attention, one_token, anew)
+        )
 
     def shared_by(self, names: Iterable[str]) -> None:
         """Routers of these names send requests there, this one among them."""

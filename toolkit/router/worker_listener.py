@@ -18,6 +18,9 @@ class WorkerListener:
     def greeted(self, worker: Worker) -> None:
         """The worker has said what it is."""
 
+    def replaced(self, worker: Worker) -> None:
+        """Another process answers at the worker's address, and is about to be greeted."""
+
     def placed(self, worker: Worker, serial: int) -> None:
         """The worker's experts lie elsewhere: the number of the map."""
 

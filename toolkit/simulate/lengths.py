@@ -64,9 +64,11 @@ class SteppedFollowing(Following):
             if progress == self._seen.get(loop):
                 continue
             self._seen[loop] = progress
-            steps, _ = progress
+            steps, skips = progress
+            done = loop.said_in(steps)
             for key, rank in ranks:
-                done = loop.said_in(steps - rank.skipped)  # `tokens_of`
+                if skips:
+                    done = loop.said_in(steps - rank.skipped)  # `tokens_of`
                 before = told.get(key, done)
                 if done != before:
                     given[key] = done - before

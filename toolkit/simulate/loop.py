@@ -155,10 +155,13 @@ class Loop(ABC):
 
     def kv_now(self) -> list[int]:
         """KV tokens of each rank's batch now, at the last boundary."""
-        taken = self.taken()
+        taken = self._taken if self.events.now == self._taken_at else self.taken()
         if taken != self._kv_after:
             kv = self.kv + self.requests * (taken * self.pace) if taken else self.kv
-            self._kv_after, self._kv_now = taken, [*map(ceil, kv.tolist())]
+            now = kv.tolist()
+            if self.scheduling.drafting is not None:
+                now = [*map(ceil, now)]  # else they are whole
+            self._kv_after, self._kv_now = taken, now
         return self._kv_now
 
     def kv_of(self, place: int) -> int:
@@ -291,8 +294,8 @@ class Loop(ABC):
     def _make_room(self, stepping: np.ndarray | None = None) -> None:
         """Retract where the next step's tokens do not fit; `stepping`: 0 for who takes none, None:
         all take it."""
-        least = (self.capacity - self.kv - self.coming).min()
-        self._roomy = bool(least >= self._running * (self._ahead + HOP * self.pace))
+        least = min((self.capacity - self.kv - self.coming).tolist())
+        self._roomy = least >= self._running * (self._ahead + HOP * self.pace)
         if self._roomy:
             return
         steps = 1 if stepping is None else stepping

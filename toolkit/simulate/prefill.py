@@ -106,7 +106,7 @@ class PrefillWorker:
         if urgent and self.stops:
             waiting = [each for each in waiting if not each.best_effort]
             parts = [part for part in parts if not part.request.best_effort]
-        left = sum(each.prompt - each.computed for each in waiting)
+        left = sum([each.prompt - each.computed for each in waiting])
         running = len(parts)
         load = Load(
             running=running,

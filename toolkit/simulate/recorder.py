@@ -148,7 +148,10 @@ class Recorder:
 
     def sample(self, now: float) -> None:
         """Look at every rank's batch."""
-        values = [kv for group in self.groups for kv in group.kv_now()]
+        first, *others = self.groups
+        values = first.kv_now()  # a list that is not changed
+        if others:
+            values = [*values, *(kv for group in others for kv in group.kv_now())]
         self.series.add(now, values)
         most = max(values)
         if not self.since <= now <= self.until or not most:

@@ -98,7 +98,9 @@ class SimulatedRankState(RankState):
         computing = loop.computing(rank.place)
         running, waiting = len(rank.running), there.requests
         used = loop.kv_now()[rank.place] + computing
-        coming = max(0, there.tokens - computing)
+        coming = there.tokens - computing
+        if coming < 0:
+            coming = 0
         last = self._live
         if (
             used != last.used_tokens

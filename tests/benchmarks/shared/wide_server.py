@@ -36,34 +36,57 @@ class Wide(NamedTuple):
     experts: dict[str, SimulatedExperts]
 
 
-def wide(nodes: int, seed: int) -> Wide:
-    """Router and text drawn by the seed, fitted to one half of the requests."""
-    topology = Topology(nodes * 8, 8)
-    recipe = specialised(Recipe(layers=LAYERS, document=PROMPT + DECODE), SPECIALISED)
+class Drawn(NamedTuple):
+    """`unplaced`: requests that nothing is fitted to; of the others the decode counts [N, L, E],
+    and those of the requests that each GPU is to decode [G, L, E]."""
+
+    unplaced: SimulatedExperts
+    fitted: np.ndarray
+    by_gpu: np.ndarray
+
+
+def drawn(gpus: int, seed: int, experts: int = EXPERTS) -> Drawn:
+    """Router and text drawn by the seed; one half of the requests is to be fitted to."""
+    recipe = Recipe(layers=LAYERS, experts=experts, document=PROMPT + DECODE)
+    recipe = specialised(recipe, SPECIALISED)
     ids = token_ids(2 * REQUESTS * recipe.document, recipe, seed)
     parts = ids.reshape(2, REQUESTS, recipe.document, LAYERS, -1)
     prefill, decode = (
-        [_counts(part[:, tokens]) for part in parts]
+        [_counts(part[:, tokens], experts) for part in parts]
         for tokens in (slice(PROMPT), slice(PROMPT, None))
     )
     space = SignatureSpace(idf_weights(prefill[0]), tuple(range(LAYERS)))
-    labels = balanced_kmeans(space.signatures(prefill[0]), topology.gpus, seed, restarts=1).labels
-    load = np.zeros((topology.gpus, LAYERS, EXPERTS))
+    labels = balanced_kmeans(space.signatures(prefill[0]), gpus, seed, restarts=1).labels
+    load = np.zeros((gpus, LAYERS, experts))
     np.add.at(load, labels, decode[0])
-    none = np.zeros((LAYERS - 1, EXPERTS, EXPERTS))
+    unplaced = SimulatedExperts(decode[1], np.full(REQUESTS, DECODE), prefill[1], space)
+    return Drawn(unplaced, decode[0], load)
+
+
+def wide(nodes: int, seed: int) -> Wide:
+    """Placements of `drawn` requests."""
+    topology = Topology(nodes * 8, 8)
+    unplaced, _, load = drawn(topology.gpus, seed)
     placements = {
-        "eplb": eplb(Traffic(load.sum(axis=0), none), topology, REDUNDANT),
+        "eplb": eplb(even(load), topology, REDUNDANT),
         "lay": lay(load, topology, REDUNDANT, seed).placement,
     }
-    unplaced = SimulatedExperts(decode[1], np.full(REQUESTS, DECODE), prefill[1], space)
     return Wide({name: unplaced.placed(each) for name, each in placements.items()})
 
 
-def _counts(ids: np.ndarray) -> np.ndarray:
+def even(fitted: np.ndarray) -> Traffic:
+    """Of decode counts [N, L, E]. Tokens come home between two layers, so which expert follows
+    which is left out."""
+    load = fitted.sum(axis=0).astype(np.float64)
+    layers, experts = load.shape
+    return Traffic(load, np.zeros((layers - 1, experts, experts)))
+
+
+def _counts(ids: np.ndarray, experts: int) -> np.ndarray:
     """[N, L, E] of ids [N, tokens, L, k]."""
     count, tokens = ids.shape[:2]
     owner = np.repeat(np.arange(count), tokens)
-    return counted(ids.reshape(-1, *ids.shape[2:]), owner, count, EXPERTS)
+    return counted(ids.reshape(-1, *ids.shape[2:]), owner, count, experts)
 
 
 def cost(gpus: int) -> Linear:

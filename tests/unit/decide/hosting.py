@@ -311,14 +311,16 @@ class DeciderHost:
     ) -> None:
         """An attempt fails on the worker of one of its calls."""
         self.kept(running)
+        worker = call.rank.worker.name
+        # Each says so when KV did not get across.
+        suspects = frozenset(c.rank.worker.name for c in running.calls if kind == "transfer")
         for each in running.calls:
             outcome: m.Outcome = "failed" if each is call else "unknown"
             self.tell(m.CallReleased(each, outcome, False))
         running.prefill = running.decode = None
-        worker = call.rank.worker.name
         digest = str(running.number).encode()
         running.failed = m.Failed(
-            running.number, worker, kind, call.begun, proven, frozenset({worker}), digest
+            running.number, worker, kind, call.begun, proven, suspects | {worker}, digest
         )
         self.tell(running.failed)
 

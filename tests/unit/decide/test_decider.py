@@ -22,12 +22,16 @@ ACTIONS = [
     "arrive", "arrive", "arrive", "one_token", "prefilled", "prefilled", "serve", "leave", "fail",
     "busy", "answer", "died", "down", "up", "held_up", "read", "time", "hold", "unhold", "prove",
     "restart", "count", "count", "policy", "late", "early", "heard", "replaced", "shared",
+    "transfer", "transfer", "silent", "reborn",
 ]  # fmt: skip
 MOVING = [
     "begin", "begin", "begin", "read_all", "read_all", "time", "ask", "ask_policy", "moved",
     "moved", "replayed", "replayed", "kept", "again", "empty", "enough", "serve", "leave", "fail",
     "died", "restart", "policy", "count", "replaced",
 ]  # fmt: skip
+KINDS: dict[str, m.FailureKind] = {
+    "fail": "lost", "busy": "busy", "answer": "answer", "transfer": "transfer", "silent": "silent",
+}  # fmt: skip
 # Without a least size most lists are of five.
 STEPS, MOVES_STEPS = (
     st.lists(st.tuples(st.sampled_from(each), st.integers(0, 31)), min_size=30, max_size=120)
@@ -50,9 +54,8 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
             host.serve(one)
         elif what == "leave" and one is not None:
             host.leave(one)
-        elif what in ("fail", "busy", "answer") and one is not None and one.calls:
-            kinds: dict[str, m.FailureKind] = {"fail": "lost", "busy": "busy", "answer": "answer"}
-            host.fail(one, one.calls[which % len(one.calls)], kinds[what])
+        elif what in KINDS and one is not None and one.calls:
+            host.fail(one, one.calls[which % len(one.calls)], KINDS[what])
         elif what == "prove" and one is not None and one.decode is not None:
             host.tell(m.Proven(one.number, one.decode, decode=True))
         elif what == "died":
@@ -62,8 +65,8 @@ def play(host: DeciderHost, actions: Sequence[tuple[str, int]]) -> None:
             host.tell(m.WorkerDown(worker))
         elif what == "up":
             host.tell(m.WorkerUp(worker))
-        elif what == "restart":
-            host.tell(m.WorkerGreeted(worker, slots=4))
+        elif what in ("restart", "reborn"):
+            host.tell(m.WorkerGreeted(worker, slots=4, anew=what == "reborn"))
             host.tell(m.WorkerUp(worker))
         elif what == "held_up":
             host.tell(m.WorkerHeldUp(worker))

@@ -121,6 +121,8 @@ def test_another_process_begins_anew() -> None:
     record.reset()
     assert record.open_at(0.0) and not record.out
     assert not any(record.failed(0.0) for _ in range(CONSECUTIVE - 1))
+    assert record.failed(0.0) and record.until == FIRST_S, "as the first time"
+    assert record.ejections == 2, "that is counted for the worker"
 
 
 STEPS = st.lists(st.tuples(st.floats(0, 20), st.sampled_from(["warned", "sent", "answered"])))

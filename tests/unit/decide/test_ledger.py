@@ -53,6 +53,18 @@ def test_a_request_counts_once_before_and_after_its_reading() -> None:
     assert held(ledger, 2.2) == (2, 153)
 
 
+def test_what_ends_of_a_former_process_takes_nothing_off_what_the_next_one_says() -> None:
+    ledger, leases = started(100, 300)
+    ledger.replaced()
+    assert ledger.load(2.0, heard_at=2.0) is None
+    ledger.read(reading(1, 50), 2.1)  # another router's
+    ledger.begin(70, 2.2)
+    for lease, tokens in zip(leases, (100, 300), strict=True):
+        ledger.end(lease, tokens, 2.3)
+    assert held(ledger, 2.3) == (2, 120)
+    assert (ledger.inflight, ledger.inflight_tokens) == (1, 70)
+
+
 def test_what_has_ended_since_the_reading_is_taken_off() -> None:
     ledger, leases = started(100, 300)
     ledger.read(reading(2, 410), 2.1)

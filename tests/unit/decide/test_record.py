@@ -60,6 +60,8 @@ def record(name: str, seed: int = 3, count: int = 200) -> list[str]:
             prompt_hash=rng.randrange(5), label=rng.choice([None, "code"]), now=n / 10,
         )  # fmt: skip
         decision = policy.choose(workers, request)
+        if n == 2 * count // 3:
+            policy.replaced("dp")
         if not policy.needs.lengths or decision is None:
             continue
         chosen = workers[decision.index]

@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 
 from toolkit.cli.main import app
 from toolkit.cli.migrate import lines
-from toolkit.cli.status import moves_line
+from toolkit.cli.status import faults_line, moves_line
 from toolkit.launch.operate import Drained
 
 
@@ -30,6 +30,9 @@ def test_a_drain_says_what_moved_and_what_is_left() -> None:
     assert str(empty) == "decode-0: empty after 1.2 s (3 moved, nothing left)"
     left = Drained("decode-0", 0, 2, {"its answer does not stream": 2}, 5.0)
     assert str(left) == "decode-0: 2 left after 5.0 s (2: its answer does not stream)"
+    silent = Drained("decode-0", 1, 0, {}, 3.0, {"b-7-ff": "no answer"})
+    assert str(silent) == "decode-0: 0 left after 3.0 s (1 moved, router b-7-ff: no answer)"
+    assert empty.empty and not left.empty and not silent.empty
 
 
 def test_status_adds_moves_up() -> None:
@@ -40,6 +43,15 @@ def test_status_adds_moves_up() -> None:
         "moves: 5 moved (drain); 700 KV tokens; stalls in ms: p50 34, p99 91"
     )
     assert moves_line({"outcomes": [], "tokens": 0, "stall_ms": {}}) == ""
+
+
+def test_status_says_what_no_worker_s_row_says() -> None:
+    pair = {"prefill": "prefill-0", "decode": "decode-1", "left_out": True}
+    said = {"empty_roles": ["plain"], "pairs": [pair, pair | {"left_out": False}]}
+    assert faults_line(said) == (
+        "faults: no plain worker takes requests; no KV gets from prefill-0 to decode-1"
+    )
+    assert faults_line({"empty_roles": [], "pairs": []}) == faults_line({}) == ""
 
 
 def test_orders_that_contradict_themselves_are_refused_before_anything_is_asked() -> None:

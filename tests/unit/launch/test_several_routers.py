@@ -25,6 +25,7 @@ from toolkit.launch.operate import Operator
 from toolkit.launch.plan import RUN_DIR, Plan
 from toolkit.launch.poison import Poison
 from toolkit.launch.resolve import resolve
+from toolkit.launch.router_admin import NoAnswer
 from toolkit.launch.running import Running, running
 from toolkit.launch.runs import Run
 from toolkit.launch.started import started
@@ -237,6 +238,39 @@ def test_both_are_listed_and_orders_go_to_both(up: Running) -> None:
     assert set(told["routers"]) == {"router-0", "router-1"}
     table = CliRunner().invoke(app, ["status", "--run", str(up.run_dir)]).output
     assert all(str(router.port) in table for router in up.plan.routers)
+
+
+def test_an_order_goes_to_one_that_answers_and_by_it_to_all(up: Running) -> None:
+    at = operator(up)
+    dead = replace(at.routers[0], url=f"http://127.0.0.1:{free_port()}")
+    at.routers[0] = dead
+    assert at.drain("worker-0", 5.0).empty
+    assert held(up, "worker-0") == [True, True]
+    assert at.undrain("worker-0") == {}
+    assert held(up, "worker-0") == [False, False]
+    at.routers[1] = dead
+    with pytest.raises(NoAnswer):
+        at.drain("worker-0", 5.0)
+    assert at.starts("worker-0") and not at.starts("worker-9")
+    with pytest.raises(LaunchError, match="no worker of this run"):
+        at.check_own("worker-9")
+
+
+def test_where_routers_do_not_hear_of_each_other_each_is_told(tmp_path: Path) -> None:
+    """Workers that are no toolkit's say nothing of routers, and take no notices."""
+    made = several()
+    workers = [replace(each, command=(*each.command, "--no-events")) for each in made.workers]
+    entries = [entry | {"same_run": False} for entry in present(made.routers[0].config)["workers"]]
+    routers = [
+        replace(each, config={**present(each.config), "workers": entries}) for each in made.routers
+    ]  # workers that say nothing are of no run
+    silent = replace(made, workers=tuple(workers), routers=tuple(routers))
+    with running(silent, tmp_path) as up:
+        at = operator(up)
+        assert at.drain("worker-0", 5.0).empty
+        assert held(up, "worker-0") == [True, True]
+        assert at.undrain("worker-0") == {}
+        assert held(up, "worker-0") == [False, False]
 
 
 def test_one_that_is_killed_comes_back_on_its_port_and_the_other_one_serves_on(

@@ -163,6 +163,18 @@ def test_prefix_affinity_follows_the_prefix_until_it_is_too_busy() -> None:
     assert present(policy.choose(far, request)).index != home
 
 
+def test_prefix_affinity_forgets_what_a_worker_held_before_it_was_started_again() -> None:
+    policy, request = make_policy("prefix_affinity"), RequestView(blocks=(1, 2, 3))
+    ranks = [WorkerView("a"), WorkerView("a", dp_rank=1), WorkerView("b")]
+    for busy in range(3):  # all hold it
+        views = [WorkerView(r.name, dp_rank=r.dp_rank, inflight=9) for r in ranks]
+        views[busy] = ranks[busy]
+        policy.choose(views, request)
+    policy.replaced("a")
+    views = [WorkerView(r.name, dp_rank=r.dp_rank, inflight=4 * (r.name == "b")) for r in ranks]
+    assert present(policy.choose(views, request)).index == 2
+
+
 @given(st.lists(st.lists(st.integers(0, 10_000), max_size=40).map(tuple), max_size=30))
 def test_prefix_affinity_memory_is_bounded(prompts: Any) -> None:
     policy = type(make_policy("prefix_affinity"))(capacity=50)  # type: ignore[call-arg]

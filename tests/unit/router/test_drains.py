@@ -9,7 +9,7 @@ import pytest
 
 from tests.standin.cluster import Cluster
 from tests.unit.router.cluster_calls import bodies, expected, idle, post, prompt_of, text_of
-from toolkit.router.drains import LOOK_S, Drains
+from toolkit.router.emptying import LOOK_S, Emptyings
 from toolkit.router.known_workers import KnownWorkers
 from toolkit.settings.router.config import RouterConfig
 
@@ -132,9 +132,6 @@ async def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
     class Known:
         emptied: ClassVar[list[bool]] = []
 
-        def hold(self, ranks: Any) -> None:
-            pass
-
         def empty(self, ranks: Any, on: bool = True) -> None:
             self.emptied.append(on)
 
@@ -151,7 +148,11 @@ async def test_a_move_that_ends_after_its_request_has_left_is_counted() -> None:
 
     moving = asyncio.ensure_future(move())
     await asyncio.sleep(0)
-    told = await Drains(cast(Any, Known()), cast(Any, moves)).drain([rank], 5.0)
+    emptyings = Emptyings(cast(Any, Known()), cast(Any, moves))
+    emptyings.begin([rank], 5.0)
+    assert not emptyings.counts([rank]).over
+    await emptyings.over([rank], 5.0)
     await moving
-    assert (told["drained"], told["moved"], told["left"]) == (True, 1, 0)
+    told = emptyings.counts([rank])
+    assert (told.over, told.moved, told.left) == (True, 1, 0)
     assert Known.emptied == [True, False]

@@ -18,7 +18,7 @@ from toolkit.contract import VERSION
 from toolkit.contract.events import Event
 from toolkit.router.app import RouterApp
 from toolkit.router.events import Watcher
-from toolkit.router.failure import failure_of
+from toolkit.router.failure import failure_in, failure_of
 from toolkit.router.relay import Relay
 from toolkit.router.splitting import parse
 from toolkit.router.upstream import Call
@@ -177,6 +177,52 @@ def test_a_failure_has_the_status_of_an_error(code: Any) -> None:
         assert found is None or found.status == 500
     good = failure_of(b'data: {"error": {"message": "m", "code": 429}}\n\n', "generate")
     assert good is not None and good.status == 429
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "found"),
+    [
+        ("completions", {"error": {"message": "m", "code": 503}}, (503, "m", False)),
+        ("chat", {"object": "error", "message": "m", "code": 400}, (400, "m", False)),
+        ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "m"}},
+         (503, "m", False)),
+        ("chat", {"choices": [{"finish_reason": "abort"}]}, (500, None, True)),
+        ("chat", {"choices": [{"finish_reason": "abort"}], "usage": {"completion_tokens": 3}},
+         None),
+        ("chat", {"choices": [{"message": {"content": "abort"}, "finish_reason": "stop"}]}, None),
+        ("chat", {"choices": [], "note": "abort"}, None),
+        ("chat", {"choices": 1, "note": "abort"}, None),
+        ("completions", {"error": None, "note": "abort"}, None),
+        ("generate", {"meta_info": {"finish_reason": {"type": "abort"}}}, (500, None, True)),
+        ("generate", {"meta_info": {"finish_reason": {"type": "abort"}, "completion_tokens": 2}},
+         None),
+        ("generate", {"meta_info": {"finish_reason": {"type": "abort", "status_code": 504,
+                                                      "message": "m"}, "completion_tokens": 2}},
+         (504, "m", False)),
+        ("generate", {"meta_info": "abort"}, None),
+        ("responses", {"status": "failed", "error": {"message": "KV transfer"}},
+         (500, "KV transfer", False)),
+        ("responses", {"status": "failed", "error": {"message": "too long"}}, None),
+        ("rerank", ["abort"], None),
+    ],
+)  # fmt: skip
+def test_an_answer_of_200_may_be_a_failure(
+    endpoint: Any, body: Any, found: tuple[int, str | None, bool] | None
+) -> None:
+    failure = failure_in(json.dumps(body, separators=(",", ":")).encode(), endpoint)
+    if found is None:
+        assert failure is None
+        return
+    status, message, aborted = found
+    assert failure is not None
+    assert (failure.status, failure.aborted) == (status, aborted)
+    assert message in (None, failure.message)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["chat", "generate", "messages", "responses"]))
+def test_no_answer_breaks_whoever_looks_for_a_failure_in_it(raw: bytes, endpoint: Any) -> None:
+    for start in (b'{"error"', b'{"error":', b'{"object":"error"', b'"abort"', b'"failed"', b""):
+        failure_in(start + raw, endpoint)
 
 
 @pytest.mark.parametrize("ids", [b"-1", b"1.5", b"x", b"1234567890", b"9" * 5000, b"1,2"])

@@ -73,7 +73,8 @@ class Flight:
 
     def head(self, count: int) -> Flight:
         """The first `count` rows, a view."""
-        return Flight(*(column[:count] for column in self.columns()))
+        age, row, point = self.age[:count], self.row[:count], self.point[:count]
+        return Flight(age, row, point, self.limit[:count], self.least[:count])
 
     def one(self, slot: int, age: int) -> Flight:
         """A copy of one row at another age."""

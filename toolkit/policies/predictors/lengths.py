@@ -97,16 +97,17 @@ class Lengths:
             self._tabulate(row, ignorance(), PRIOR)
 
     def learn(self, rows: Sequence[int], length: int, by_itself: bool) -> None:
-        """A request of these rows has generated `length` tokens; see `Predictor.ended`."""
+        """A request of these rows, each another, has generated `length` tokens; see
+        `Predictor.ended`."""
         length = min(max(length, 0), LONGEST)
-        if by_itself:
-            self._ended[rows, bin_of()[max(length - 1, 0)]] += 1
-        else:
-            self._cut[rows, bin_of()[length]] += 1
-        self.seen[rows] += 1
-        for row, seen in zip(rows, self.seen[rows].tolist(), strict=True):
-            if seen > self.memory:
-                for counts in (self._ended, self._cut, self.seen, self._fitted):
+        learned = self._ended if by_itself else self._cut
+        place = bin_of()[max(length - 1, 0) if by_itself else length]
+        seen = self.seen
+        for row in rows:  # a few: sooner than numpy's
+            learned[row, place] += 1
+            seen[row] += 1
+            if seen[row] > self.memory:
+                for counts in (self._ended, self._cut, seen, self._fitted):
                     counts[row] *= 0.5
 
     def forget(self, row: int) -> None:

@@ -119,9 +119,11 @@ class TwoStage:
         count = len(ranks.load)
 
         silent, slots, burden, turn = ranks.silent, ranks.slots, envelope.burden, self._turn
+        if True in silent:  # they come after all others
+            open_ = [g for g in open_ if not silent[g]] or open_
+        most = max([values[g] for g in open_])
         worth = [
-            (not silent[g], values[g], -burden(g), slots[g], -((g - turn) % count), g)
-            for g in open_
+            (-burden(g), slots[g], -((g - turn) % count), g) for g in open_ if values[g] == most
         ]
         g = max(worth)[-1]
         self._turn = g + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from toolkit.policies.predictors.base import Flight, PlacedPrediction, Predictor
@@ -159,7 +160,7 @@ class InflightLengths:
             return np.zeros((len(keys), steps), dtype=np.int64)
         places = len(self._counts) + 1  # nobody is in the last one: ranks that are not known
         flight = self._flight.head(count)
-        ahead_tokens, grown = horizon, np.arange(steps)
+        ahead_tokens, grown = horizon, _first(steps)
         by_place = self._by_place(keys, paces) if paces and max(paces) > 1.0 else None
         if by_place is not None:
             ahead_tokens = math.ceil(horizon * by_place.max())
@@ -225,3 +226,13 @@ class InflightLengths:
         self._rank = np.resize(self._rank, size)
         self._prompt = np.resize(self._prompt, size)
         self._flight = self._flight.grown(size)
+
+
+@lru_cache(maxsize=64)
+def _first(count: int) -> np.ndarray:
+    """0..count - 1, not to be changed."""
+    import numpy as np
+
+    found = np.arange(count)
+    found.setflags(write=False)
+    return found

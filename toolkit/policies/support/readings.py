@@ -1,12 +1,12 @@
 """What the ranks carry at the start of a round, and what a request will add."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from toolkit.policies.views import Load, RequestView, WorkerView
 
-HUGE = float(2**40)
+HUGE = 2**40
 """No load and no prompt is that long; what is longer, negative or NaN is no number to act on."""
 
 
@@ -73,7 +73,7 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
         if not worker.healthy:
             continue
         load = worker.load
-        room = math.inf
+        room = inf
         silent = load is None or not possible(load)
         if silent or load is None:
             tokens = float(worker.inflight_tokens) if 0 <= worker.inflight_tokens < HUGE else 0.0
@@ -81,14 +81,14 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
             total = 0
         else:
             used, total = load.used_tokens, load.total_tokens
-            tokens = float(min(used, total) if total else used)
+            tokens = float(total if 0 < total < used else used)
             tokens += load.waiting_tokens + load.sent_tokens
             requests = load.running + load.waiting + load.sent_requests
             if tokens > heaviest:
                 heaviest = tokens
         reserve, free = worker.reserve, worker.slots - requests
         if not total:
-            biggest = math.inf
+            biggest = inf
         else:
             room = total - tokens - reserve * (requests + 1)
             if total - reserve > biggest:
@@ -96,7 +96,7 @@ def read_ranks(workers: Sequence[WorkerView]) -> Ranks:
         index.append(at)
         keys.append((worker.name, worker.dp_rank))
         loads.append(tokens)
-        slots.append(math.inf if worker.slots <= 0 else free if free > 0 else 0.0)
+        slots.append(inf if worker.slots <= 0 else free if free > 0 else 0.0)
         rooms.append(room)
         reserves.append(reserve)
         silents.append(silent)

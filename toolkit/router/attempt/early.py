@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolkit.contract.comments import LAST
-from toolkit.router.failure import failure_of
-from toolkit.router.grammars import grammar_of
+from toolkit.router.failure import abort_of, failure_of
+from toolkit.router.grammars import FINISHED_ABORTED, grammar_of
 from toolkit.router.relay import strip
 from toolkit.router.request import public_id
 from toolkit.router.resume import MISSHAPEN, parse_event, split_events
@@ -60,6 +60,9 @@ class Early:
             self._over = self._over or comment == _LAST
             if self.failure is None:
                 self.failure = failure_of(event, self._sub_request.endpoint)
+            if FINISHED_ABORTED in event and not self._over and not self._ids and not comment:
+                progress = grammar_of(self._sub_request.endpoint).progress()
+                self.failure = self.failure or abort_of(event, progress)
             if not self._over and self.failure is None:
                 self._take(comment, event)
 

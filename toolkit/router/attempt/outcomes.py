@@ -11,7 +11,7 @@ from toolkit.contract.headers import RETRY_AFTER
 from toolkit.decide.messages import Proven
 from toolkit.router.attempt.upstream_calls import UpstreamCalls
 from toolkit.router.errors import ApiError, OutOfResources, Reason, Retry
-from toolkit.router.failure import ABOUT_KV
+from toolkit.router.failure import ABOUT_KV, failure_in
 from toolkit.router.request import SubRequest
 from toolkit.router.retry_after import passed
 from toolkit.router.upstream_call import UpstreamCall
@@ -84,18 +84,27 @@ class Outcomes:
             raise self.lost(upstream_call)
         if upstream_call.call.status != 200:
             raise self.refusal(upstream_call)
-        if upstream_call.early is not None and upstream_call.early.failure is not None:
-            raise self.told(upstream_call, upstream_call.early.failure)
+        if upstream_call.early is None:
+            failure = failure_in(bytes(upstream_call.call.body), self._sub_request.endpoint)
+        else:
+            failure = upstream_call.early.failure
+        if failure is not None:
+            raise self.told(upstream_call, failure)
 
-    def told(self, upstream_call: UpstreamCall, failure: Failure) -> Exception:
-        """What a worker says in its stream: the client's own mistake, or a failure."""
+    def told(self, upstream_call: UpstreamCall, failure: Failure, begun: bool = False) -> Exception:
+        """What a worker says in an answer of status 200: the client's own mistake, or a failure.
+        `begun`: the client has had something of the answer."""
+        upstream_call.failure = failure
+        if failure.aborted:
+            return self.retry(upstream_call, failure.message, "early")
         if failure.status < 500 and failure.status not in FULL:
             self.prove(upstream_call)
             # Before its first event a client hears of it as of any refusal (but at /generate).
-            event = failure.event if self._sub_request.endpoint == "generate" else None
+            shown = begun or (self._sub_request.endpoint == "generate" and self._sub_request.stream)
+            event = failure.event if shown else None
             return ApiError(failure.status, failure.message, failure.kind, event=event)
-        error = ApiError(failure.status, failure.message)
-        return self.failed(upstream_call, f"said {failure.status} in its stream", error)
+        error = ApiError(failure.status, failure.message, event=failure.event if begun else None)
+        return self.failed(upstream_call, f"said {failure.status} in its answer", error)
 
     def lost(self, upstream_call: UpstreamCall) -> Exception:
         """The call ended without an answer."""

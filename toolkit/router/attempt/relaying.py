@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from toolkit.router.attempt.cleaning import PREFILL_LINGER_S
-from toolkit.router.attempt.outcomes import FULL, Outcomes
+from toolkit.router.attempt.outcomes import Outcomes
 from toolkit.router.attempt.upstream_calls import Answer, UpstreamCalls
-from toolkit.router.errors import ApiError
+from toolkit.router.failure import failure_in
 from toolkit.router.first import first_of
 from toolkit.router.merge import put_prompt_logprobs
 from toolkit.router.metrics import Timing
@@ -118,10 +118,16 @@ class Relaying:
             raise self._outcomes.lost(upstream_call)
         if call.done.done() and call.status != 200:
             raise self._outcomes.refusal(upstream_call)
-        self._outcomes.prove(upstream_call)
         if relay is None:
+            body = bytes(call.body)
+            failure = failure_in(body, self._sub_request.endpoint)
+            if failure is not None:
+                raise self._outcomes.told(upstream_call, failure)
+            self._outcomes.prove(upstream_call)
             self._metrics.timing(self._timing, late)
-            return self._answer(call, prefill if merge else None)
+            return self._answer(call, body, prefill if merge else None)
+        if relay.failure is None or relay.first.done():
+            self._outcomes.prove(upstream_call)
         await self._stream_to_end(upstream_call, relay, late)
         return None
 
@@ -142,14 +148,9 @@ class Relaying:
                 self._metrics.tpot.observe((monotonic() - first_at) / (relay.tokens - had))
         if relay.ended:
             return
-        failure = relay.failure
-        if failure is not None:
-            error = ApiError(failure.status, failure.message, event=failure.event)
-            if failure.status < 500 and failure.status not in FULL:
-                raise error
-            raise self._outcomes.failed(
-                upstream_call, f"error {failure.status} in its stream", error
-            )
+        if relay.failure is not None:
+            begun = relay.sent.events
+            raise self._outcomes.told(upstream_call, relay.failure, begun)
         if call.failed:
             raise self._outcomes.lost(upstream_call)
         raise self._outcomes.retry(upstream_call, "its stream ended early", "early")
@@ -181,8 +182,7 @@ class Relaying:
         if self._relay is not None:
             self._relay.release(_prefill_answer(prefill))
 
-    def _answer(self, call: Call, prefill: UpstreamCall | None) -> Answer:
-        body = bytes(call.body)
+    def _answer(self, call: Call, body: bytes, prefill: UpstreamCall | None) -> Answer:
         prompt = _prefill_answer(prefill) if prefill is not None else None
         if prompt is not None:
             answer = orjson.loads(body)

@@ -132,6 +132,9 @@ class Locality(WorkerListener):
     def placed(self, worker: Worker, serial: int) -> None:
         self.maps.placed(worker, serial)
 
+    def replaced(self, worker: Worker) -> None:
+        self.maps.replaced(worker)
+
     def health_changed(self, worker: str) -> None:
         self.assignment.health_changed()
 

@@ -54,7 +54,7 @@ class MapWatch:
     `place` is told the map of a server whose DP ranks share their experts, `know` every server's
     placement, each None where there is none.
 
-    The last map known stays while a newer one is asked for: it decides which
+    The last map known stays while a newer one of the same process is asked for: it decides which
     rank is tried first, never whether an answer is right.
     """
 
@@ -79,6 +79,13 @@ class MapWatch:
         elif left := self._servers.pop(worker.name, None):
             if left.asking is not None:
                 left.asking.cancel()
+            self._tell(worker.name, None)
+
+    def replaced(self, worker: Worker) -> None:
+        """Another process answers there: its experts lie where it has put them."""
+        known = self._servers.get(worker.name)
+        if known is not None and known.serial is not None:
+            known.serial = None
             self._tell(worker.name, None)
 
     def placed(self, worker: Worker, serial: int) -> None:

@@ -63,7 +63,7 @@ class _Asked:
             self._look()
 
     def unreached(self, names: Iterable[str]) -> None:
-        """No worker has told these: nothing will come of them."""
+        """Nothing will come of these."""
         if self.awaited and self.awaited <= set(names):
             self.over.set()
 
@@ -106,9 +106,14 @@ class NoticeExchange(WorkerListener):
             self._begin(kind, self._post(notice, {to} if to else self.others, None))
 
     async def ask(
-        self, kind: str, body: Any, to: str = "", caller: Caller | None = None
+        self,
+        kind: str,
+        body: Any,
+        to: str = "",
+        caller: Caller | None = None,
+        within_s: float = ASK_S,
     ) -> tuple[dict[str, str], frozenset[str]]:
-        """As `tell`; the bodies of their answers, by name, and those who gave none within ASK_S."""
+        """As `tell`; the bodies of their answers, by name, and those who gave none in time."""
         awaited = frozenset({to}) if to else self.others
         if not awaited:
             return {}, frozenset()
@@ -116,13 +121,18 @@ class NoticeExchange(WorkerListener):
         asked = self._asked[notice.id] = _Asked(awaited)
         try:
             self._begin(kind, self._post(notice, awaited, asked))
-            async with TimeLimit(ASK_S):
+            async with TimeLimit(within_s):
                 await asked.over.wait()
         except TimeoutError:
             pass
         finally:
             del self._asked[notice.id]
         return asked.answers, frozenset(asked.awaited)
+
+    def routers_changed(self) -> None:
+        others = self.others
+        for asked in self._asked.values():
+            asked.unreached(asked.awaited - others)  # they have gone
 
     async def stop(self) -> None:
         for task in self._under_way:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from toolkit.decide.drain_orders import DrainOrder
 from toolkit.router.quiet import where
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ NAME = "switched.json"
 
 
 class Switched(msgspec.Struct, frozen=True):
-    """By `POST /admin/policy` and `POST /admin/drain`. `held`: ranks that get no new requests;
-    `up`: the workers that were there."""
+    """By `POST /admin/policy` and `POST /admin/drain`. `drains`: of workers; `up`: the workers that
+    were there."""
 
     policies: dict[str, str]
     dispatch: str
@@ -28,7 +29,7 @@ class Switched(msgspec.Struct, frozen=True):
     early_choice: bool
     moves: str
     draining: bool
-    held: list[tuple[str, int]]
+    drains: list[DrainOrder]
     up: list[str]
     written: tuple[str, ...]
     """What the configuration said of the switches. Where it says something else to the next process
@@ -47,10 +48,9 @@ class SwitchedFile:
         configuration."""
         switches, policies = control.switches, control.policies
         workers = control.known_workers.workers
-        ranks = [rank for worker in workers for rank in worker.ranks]
         now = Switched(
             policies.names, policies.dispatch, switches.first_token, switches.early_choice,
-            switches.moves, control.draining.on, [rank.key for rank in ranks if rank.held],
+            switches.moves, control.draining.on, control.drains.orders.all,
             [worker.name for worker in workers if worker.healthy], _written(control),
         )  # fmt: skip
         if now == self._last:
@@ -76,9 +76,8 @@ class SwitchedFile:
         if was.written == _written(control):
             self._switch(control, was)
         control.draining.on = was.draining
-        known = control.known_workers
-        for name, dp_rank in was.held:
-            known.hold([known.named(name).ranks[dp_rank]])
+        for order in was.drains:
+            control.drains.restore(order)
         self._last = was
         return was.up
 

@@ -89,7 +89,8 @@ class Linear(_Strict):
         elif len(requests) == 1:
             heaviest = d.per_request * float(requests[0]) + d.per_kv_token * float(kv_tokens[0])
         else:
-            heaviest = float((d.per_request * requests + d.per_kv_token * kv_tokens).max())
+            each = d.per_request * requests + d.per_kv_token * kv_tokens
+            heaviest = max(each.tolist())  # of few ranks sooner than numpy's
         seconds = d.base + heaviest + d.per_distinct * distinct
         return seconds + d.per_token * float(requests.sum()) if d.per_token else seconds
 

@@ -59,13 +59,18 @@ def test_what_is_switched_is_had_by_the_next_one(tmp_path: Path) -> None:
         first.policies.use("decode", "br0")
         first.policies.use_dispatch("concurrent")
         first.control.switches.early_choice = False
-        first.known_workers.hold([first.ranks[1]])
+        drains = first.control.drains
+        for body in ({"worker": "d1"}, {"worker": "d0"}):
+            drains.take(drains.made(drains.read(body, 0.0)))
+        drains.take(drains.made(drains.read({"worker": "d0", "undo": True}, 0.0)))
         file.save(first.control)
         SwitchedFile(tmp_path).restore(second.control)
         assert second.policies.names == first.policies.names
         assert second.policies.dispatch == "concurrent"
         assert second.control.switches.early_choice is False
         assert [rank.held for rank in second.ranks] == [False, True]
+        assert second.control.drains.orders.all == drains.orders.all
+        assert [order.on for order in drains.orders.all] == [True, False]
 
     run(check)
 
