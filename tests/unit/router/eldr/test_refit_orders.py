@@ -43,7 +43,11 @@ async def test_a_refit_that_is_declined_is_told_where_it_was_asked_for(profile: 
         await fits(other, False)
         await Traffic(one).many(KNOWN * 20)
         status, told = await admin(other, "refit")
-        assert (status, told["result"], told["router"]) == (200, "declined", "router-1")
+        assert (status, told.get("result", told), told.get("router")) == (
+            200,
+            "declined",
+            "router-1",
+        )
         assert "cosine" in told["summary"] and told["version"] == await version(one)
 
 
