@@ -121,7 +121,9 @@ def test_a_decode_worker_to_which_a_transfer_failed_is_used_again(
     assert after["retried"] + after["resumed"] > 0
 
     async def recovered() -> bool:
-        return said("recovered via probe")
+        """The prefill worker sends there again, and the pair is not left out any more."""
+        pairs = (await state(url))["pairs"]
+        return said("recovered via probe") and all(pair["left_out_s"] == 0 for pair in pairs)
 
     calls.run(calls.until(recovered, "the prefill worker sends to decode-1 again"))
     again = calls.run(calls.all_of(url, bodies(prompts("again", 8)), 4))
