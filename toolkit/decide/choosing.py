@@ -107,8 +107,10 @@ class Chooser:
             prefill = request.prefill_rank
             closed = NONE if prefill is None else self.pairs.closed(prefill.worker.name, now)
             return _others(usable, ranks, closed) if closed else usable
-        there = {rank.worker.name for rank in self.ranks.of("decode") if rank.open}
         narrow = {rank.worker.name for rank in ranks if self.pairs.narrows(rank.worker.name)}
+        if not narrow:
+            return usable
+        there = {rank.worker.name for rank in self.ranks.of("decode") if rank.open}
         alone = {name for name in narrow if there <= self.pairs.closed(name, now)}
         return _others(usable, ranks, alone) if alone else usable
 

@@ -168,13 +168,15 @@ class Pool:
         `urgent`: best-effort answers give way to them. Those whose KV does not get everywhere are
         placed one by one, before the others."""
         if self._choosing.pairs.known and len(requests) > 1:
-            narrow = [request for request in requests if self._narrow(request)]
-            for request in narrow:
-                self._place(made, policy, [request], now, urgent)
-            if narrow:
-                requests = [request for request in requests if not self._narrow(request)]
-                if not requests:
-                    return
+            others = []
+            for request in requests:
+                if self._narrow(request):
+                    self._place(made, policy, [request], now, urgent)
+                else:
+                    others.append(request)
+            if not others:
+                return
+            requests = others
         stages = self._choosing.stages
         if stages is None:
             self._place_here(made, policy, requests, now, urgent)

@@ -218,6 +218,30 @@ def test_who_has_the_workers_key_alone_cannot_abort_in_a_clients_name(tmp_path: 
     run(main())
 
 
+def test_an_answer_that_makes_no_sense_is_none() -> None:
+    """Of a router of another release, or of a worker that makes it up."""
+
+    async def main() -> None:
+        async with Cluster() as one:
+            at = one.worker("decode-0").url
+            async with one.session.get(at + EVENTS, headers={ROUTER: "odd"}) as stream:
+                await one.until(lambda state: 2 in {row.get("routers") for row in state["workers"]})
+                for number, text in enumerate(('{"aborted": "all"}', "[" * 2_000, "no JSON")):
+                    said = asyncio.create_task(abort(one, {"rid": "nobody's"}))
+                    event: dict[str, Any] = {}
+                    while event.get("kind") != "abort":
+                        event = json.loads(await stream.content.readline())
+                    notice = Notice(
+                        "odd", f"n{number}", "answer", event["sender"], event["id"], text
+                    )
+                    raw = msgspec.json.encode(notice)
+                    async with one.session.post(at + NOTICES, data=raw) as answer:
+                        assert (await answer.json())["told"] == [event["sender"]]
+                    assert await said == (200, {"aborted": 0, "unanswered": 1})
+
+    run(main())
+
+
 def test_a_worker_that_hangs_and_a_router_that_does_cost_a_second_at_most() -> None:
     async def main() -> None:
         async with (

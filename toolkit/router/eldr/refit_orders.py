@@ -141,8 +141,8 @@ class RefitOrders:
         asked = RefitAsked(secrets.token_hex(8), force)
         until, tries = monotonic() + WAIT_S, TRIES
         while tries and monotonic() < until:
-            answers, _ = await self._exchange.ask(REFIT, asked, router, caller)
-            answer = _answer_of(answers.get(router, ""))
+            answers, _ = await self._exchange.ask(REFIT, asked, RefitAnswer, router, caller)
+            answer = answers.get(router)
             if answer is None:
                 tries -= 1
             elif answer.status == RUNNING:
@@ -155,11 +155,3 @@ class RefitOrders:
         else:
             why = f"has not ended it within {WAIT_S:g} s" if tries else "does not answer"
         return RefitAnswer(503, f"router {router} fits for all, and {why}: ask again")
-
-
-def _answer_of(body: str) -> RefitAnswer | None:
-    """What another router answers; None: nothing that makes sense."""
-    try:
-        return msgspec.json.decode(body, type=RefitAnswer)
-    except (msgspec.DecodeError, RecursionError):
-        return None

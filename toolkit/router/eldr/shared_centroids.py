@@ -215,8 +215,7 @@ class SharedCentroids(WorkerListener):
 
     async def _take_newest(self) -> None:
         """Before this router fits: it may have come after centroids had been refitted."""
-        answers, _ = await self._exchange.ask(PART, PartAsked())
-        told = {name: part for name, each in answers.items() if (part := _part_of(each))}
+        told, _ = await self._exchange.ask(PART, PartAsked(), PartTold)
         self._met |= told.keys()
         best = newest(self._serial, {name: part.serial for name, part in told.items()})
         if best is not None and told[best].about is not None:
@@ -226,8 +225,8 @@ class SharedCentroids(WorkerListener):
     async def _ask(self, router: str, asked: PartAsked) -> PartTold | None:
         """What it answers; None: nothing, however often it is asked."""
         for _ in range(TRIES):
-            answers, _ = await self._exchange.ask(PART, asked, to=router)
-            told = _part_of(answers.get(router, ""))
+            answers, _ = await self._exchange.ask(PART, asked, PartTold, router)
+            told = answers.get(router)
             if told is not None or router not in self._exchange.others:
                 return told
         return None
@@ -291,11 +290,3 @@ class SharedCentroids(WorkerListener):
     def _version(self) -> str:
         serving = self._locality.serving
         return "" if serving is None else serving.version
-
-
-def _part_of(body: str) -> PartTold | None:
-    """What an answer says; None: nothing that makes sense."""
-    try:
-        return msgspec.json.decode(body, type=PartTold)
-    except (msgspec.DecodeError, RecursionError):
-        return None

@@ -192,15 +192,12 @@ class SharedDrains(WorkerListener):
 
     async def _ask(self, step: Step, order: DrainOrder, wait: bool = False) -> _Round:
         """What all others say to an order."""
-        bodies, silent = await self._exchange.ask(DRAIN, DrainTold(step, (order,), wait))
+        answers, silent = await self._exchange.ask(
+            DRAIN, DrainTold(step, (order,), wait), DrainAnswer
+        )
         (rank, *_) = self._drains.ranks(order.worker)
-        told = _Round(set(silent))
-        for router, body in sorted(bodies.items()):
-            try:
-                answer = msgspec.json.decode(body, type=DrainAnswer)
-            except (msgspec.DecodeError, RecursionError):
-                told.silent.add(router)
-                continue
+        told = _Round(silent)
+        for router, answer in answers.items():
             told.counts[router] = answer.counts
             if answer.refused:
                 told.refused[router] = answer.refused
@@ -316,7 +313,9 @@ class SharedDrains(WorkerListener):
         """Tell a router these orders. Whether it has answered."""
         for begin in range(0, len(orders), ORDERS_MAX):
             some = tuple(orders[begin : begin + ORDERS_MAX])
-            answers, _ = await self._exchange.ask(DRAIN, DrainTold("keep", some), to=router)
+            answers, _ = await self._exchange.ask(
+                DRAIN, DrainTold("keep", some), DrainAnswer, router
+            )
             if router not in answers:
                 return False
             self._knows(router, some)

@@ -76,7 +76,7 @@ class EarlierQuarantines(WorkerListener):
         for _ in range(TRIES):
             await asyncio.sleep(SETTLE_S)
             for router in sorted(self._exchange.others - self._met):
-                answers, _ = await self._exchange.ask(EARLIER, {}, to=router)
+                answers, _ = await self._exchange.ask(EARLIER, {}, EarlierTold, router)
                 if router in answers:
                     self._met.add(router)
                     self._take(router, answers[router])
@@ -84,11 +84,7 @@ class EarlierQuarantines(WorkerListener):
                 return
         self._met |= self._exchange.others
 
-    def _take(self, router: str, body: str) -> None:
-        try:
-            told = msgspec.json.decode(body, type=EarlierTold)
-        except (msgspec.DecodeError, RecursionError):
-            return
+    def _take(self, router: str, told: EarlierTold) -> None:
         for each in reversed(told.quarantined):
             self._channel.send(m.QuarantineTold(each.digest, each.strikes, each.left_s))
         if told.quarantined:

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toolkit.router.worker import Worker
 
 log = logging.getLogger("toolkit.router")
+A = TypeVar("A")
 
 ASK_S = 1.0
 """So long others have to answer."""
@@ -109,14 +110,15 @@ class NoticeExchange(WorkerListener):
         self,
         kind: str,
         body: Any,
+        answer: type[A],
         to: str = "",
         caller: Caller | None = None,
         within_s: float = ASK_S,
-    ) -> tuple[dict[str, str], frozenset[str]]:
-        """As `tell`; the bodies of their answers, by name, and those who gave none in time."""
+    ) -> tuple[dict[str, A], set[str]]:
+        """As `tell`; their answers, by name, and those who gave none in time that makes sense."""
         awaited = frozenset({to}) if to else self.others
         if not awaited:
-            return {}, frozenset()
+            return {}, set()
         notice = _notice(kind, body, to, caller)
         asked = self._asked[notice.id] = _Asked(awaited)
         try:
@@ -127,7 +129,13 @@ class NoticeExchange(WorkerListener):
             pass
         finally:
             del self._asked[notice.id]
-        return asked.answers, frozenset(asked.awaited)
+        found, silent = dict[str, A](), asked.awaited
+        for router, raw in sorted(asked.answers.items()):
+            try:
+                found[router] = msgspec.json.decode(raw, type=answer)
+            except (msgspec.DecodeError, RecursionError):
+                silent.add(router)
+        return found, silent
 
     def routers_changed(self) -> None:
         others = self.others

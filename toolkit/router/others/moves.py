@@ -14,7 +14,6 @@ from toolkit.router import migrate
 from toolkit.router.asks import FindMovable, ask_all
 from toolkit.router.errors import ApiError
 from toolkit.router.keys import OTHER_KEY, Caller
-from toolkit.router.others.exchange import ASK_S
 from toolkit.router.own_name import own_name
 
 if TYPE_CHECKING:
@@ -79,30 +78,20 @@ class SharedMoves:
         told, silent = {own_name(): own}, set[str]()
         left = order.count - len(own.moves)
         if left > 0:
-            seen, silent = await self._ask("", caller, MigrateAsked(body, look=True), ASK_S)
+            look = MigrateAsked(body, look=True)
+            seen, silent = await self._exchange.ask(MIGRATE, look, MigrateAnswer, caller=caller)
             told |= seen
             for router, count in [(each, seen[each].found) for each in sorted(seen)]:
                 count = min(left, count, MOVES_MAX)
                 if count > 0:
                     asked = MigrateAsked(body if order.rid else body | {"count": count})
-                    answers, gone = await self._ask(router, caller, asked, MOVED_S)
+                    answers, gone = await self._exchange.ask(
+                        MIGRATE, asked, MigrateAnswer, router, caller, MOVED_S
+                    )
                     told |= answers
                     silent |= gone
                     left -= sum(len(each.moves) for each in answers.values())
         return _answer(order.rid, told, silent)
-
-    async def _ask(
-        self, to: str, caller: Caller, asked: MigrateAsked, within_s: float
-    ) -> tuple[dict[str, MigrateAnswer], set[str]]:
-        """What others say, and who says nothing that makes sense."""
-        bodies, missing = await self._exchange.ask(MIGRATE, asked, to, caller, within_s)
-        answers, silent = dict[str, MigrateAnswer](), set(missing)
-        for router, each in bodies.items():
-            try:
-                answers[router] = msgspec.json.decode(each, type=MigrateAnswer)
-            except (msgspec.DecodeError, RecursionError):
-                silent.add(router)
-        return answers, silent
 
     async def _carry_out(self, order: migrate.MigrateOrder) -> MigrateAnswer:
         """Of this router's requests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from toolkit.router.asks import AskedPlane
     from toolkit.router.keys import Keyring
     from toolkit.router.others.exchange import NoticeExchange
-
-T = TypeVar("T")
 
 ABORT, FIND = "abort", "find"
 ROWS_MAX = 16
@@ -81,20 +79,17 @@ class RequestsElsewhere:
         many they have aborted, and how many routers did not answer."""
         self._allow(caller)
         body = AbortAsked(rid, caller.name, caller.admin)
-        answers, missing = await self._exchange.ask(ABORT, body, caller=caller)
-        said = [_read(each, AbortAnswer()) for each in answers.values()]
-        return sum(each.aborted for each in said), len(missing)
+        answers, missing = await self._exchange.ask(ABORT, body, AbortAnswer, caller=caller)
+        return sum(each.aborted for each in answers.values()), len(missing)
 
     async def find(self, caller: Caller, name: str) -> tuple[list[dict[str, Any]], int]:
         """What other routers know of the caller's requests of this name, with who says so, and how
         many routers did not answer."""
         self._allow(caller)
         body = FindAsked(name, caller.name, caller.admin)
-        answers, missing = await self._exchange.ask(FIND, body, caller=caller)
+        answers, missing = await self._exchange.ask(FIND, body, FindAnswer, caller=caller)
         rows = [
-            row | {"router": router}
-            for router, each in answers.items()
-            for row in _read(each, FindAnswer()).requests
+            row | {"router": router} for router, each in answers.items() for row in each.requests
         ]
         return rows, len(missing)
 
@@ -128,11 +123,3 @@ class RequestsElsewhere:
         while rows and len(msgspec.json.encode(rows)) > BODY_MAX // 2:
             rows.pop()
         return FindAnswer(rows)
-
-
-def _read(body: str, nothing: T) -> T:
-    """What another router answers; nothing where it makes no sense."""
-    try:
-        return msgspec.json.decode(body, type=type(nothing))
-    except (msgspec.DecodeError, RecursionError):
-        return nothing

@@ -115,16 +115,16 @@ class Ends:
         self.told.append(body)
 
     async def ask(
-        self, kind: str, body: Any, to: str = "", caller: Any = None
-    ) -> tuple[dict[str, str], frozenset[str]]:
+        self, kind: str, body: Any, answer: type[Any], to: str = "", caller: Any = None
+    ) -> tuple[dict[str, Any], set[str]]:
         self.asked += 1
         if self.peer is None:
-            return {}, self.others
+            return {}, set(self.others)
         notice = Notice("x", "1", kind, body=msgspec.json.encode(body).decode())
-        answer = msgspec.json.encode(await self.peer.take_notice(notice)).decode()
-        sent = msgspec.json.encode(Notice("y", "2", "answer", body=answer))
-        assert len(answer) <= BODY_MAX and len(sent) <= NOTICE_MAX
-        return dict.fromkeys(self.others, answer), frozenset()
+        raw = msgspec.json.encode(await self.peer.take_notice(notice)).decode()
+        sent = msgspec.json.encode(Notice("y", "2", "answer", body=raw))
+        assert len(raw) <= BODY_MAX and len(sent) <= NOTICE_MAX
+        return dict.fromkeys(self.others, msgspec.json.decode(raw, type=answer)), set()
 
 
 async def test_a_fitter_that_has_just_come_brings_no_old_centroids_back(profile: Any) -> None:
