@@ -4,14 +4,16 @@ Stand-in workers (`tests/standin`), each stream on a connection of its own, ever
 with the stand-ins' function of its prompt. Each fault has a router of its own:
 
 - `relay`, `decider`, `both`: SIGKILL. `stopped`: the decider process stands still for 3 s.
+- `router`: SIGKILL of all processes of one of two routers over the same workers, each with two
+  relays and half of the streams; new requests come to the other one.
 - `upgrade`: none of these: the router becomes new code (`toolkit upgrade router`).
 
-Of each: `lost`: streams that did not come to their end; `own`: those that a killed relay had;
-`wrong`: others than they should be. `recovery_ms`: from the fault until a new request has its first
-token, asked for again and again; `refused`: how many of these were refused meanwhile, `broken`: how
-many broke (they were at the killed relay). Of `upgrade`, `recovery_ms` is the longest time that a
-new request waited for its first token, from the order on, and `took_ms` the time until the new
-processes alone took requests. `leaked`: requests that the router or a worker still counts
+Of each: `lost`: streams that did not come to their end; `own`: those that a killed relay or router
+had; `wrong`: others than they should be. `recovery_ms`: from the fault until a new request has its
+first token, asked for again and again; `refused`: how many of these were refused meanwhile,
+`broken`: how many broke (they were at the killed relay). Of `upgrade`, `recovery_ms` is the longest
+time that a new request waited for its first token, from the order on, and `took_ms` the time until
+the new processes alone took requests. `leaked`: requests that the router or a worker still counts
 afterwards. Over `runs` runs: sums, and of times the largest.
 
 Nothing is asserted. Run as `python -m tests.benchmarks.router_faults [--quick]`.
@@ -20,11 +22,13 @@ Nothing is asserted. Run as `python -m tests.benchmarks.router_faults [--quick]`
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import aiohttp
+import psutil
 
 from tests.benchmarks.shared.common import Result, arguments
 from tests.standin.cluster import Cluster
@@ -39,7 +43,7 @@ from tests.standin.streams import seed_of, word
 
 MEASURES = ("toolkit/router", "toolkit/decide")
 
-FAULTS = ("relay", "decider", "both", "stopped", "upgrade")
+FAULTS = ("relay", "decider", "both", "stopped", "router", "upgrade")
 PATH = "/v1/completions"
 STEP_MS, TOKENS = 200, 60
 STOPPED_S = 3.0
@@ -60,13 +64,13 @@ class Seen:
     took_ms: float = 0.0
 
 
-async def stream(cluster: Cluster, number: int, ports: dict[int, int]) -> str | None:
+async def stream(url: str, number: int, ports: dict[int, int]) -> str | None:
     """Its text; None: it was lost. `ports`: of its connection."""
     body = {"prompt": f"prompt {number}", "max_tokens": TOKENS, "stream": True}
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)) as http,
-            http.post(cluster.url + PATH, json=body) as answer,
+            http.post(url + PATH, json=body) as answer,
         ):
             assert answer.connection is not None and answer.connection.transport is not None
             ports[number] = answer.connection.transport.get_extra_info("sockname")[1]
@@ -114,6 +118,22 @@ async def upgraded(cluster: Cluster, seen: Seen) -> None:
     await recovery(cluster, perf_counter(), seen)
 
 
+async def beside(cluster: Cluster, stack: AsyncExitStack) -> Cluster:
+    """Another router over the same workers, and each knows of the other."""
+    other = await stack.enter_async_context(Cluster(config=cluster.config, beside=cluster))
+    for each in (cluster, other):
+        await each.until(lambda state: {row.get("routers") for row in state["workers"]} == {2})
+    return other
+
+
+def end(router: Cluster) -> None:
+    """As if its host went: all of its processes at once."""
+    assert router.router is not None
+    for process in (*processes(router).values(), psutil.Process(router.router.pid)):
+        process.kill()
+    router.router.wait()
+
+
 async def hurt(cluster: Cluster, fault: str) -> None:
     victims = {"relay": ["tk-relay-1"], "decider": [DECIDER], "both": ["tk-relay-1", DECIDER],
                "stopped": []}[fault]  # fmt: skip
@@ -130,8 +150,13 @@ async def run(fault: str, streams: int) -> Seen:
               "rerun_wait_s": 20, "no_worker_wait_s": 20}  # fmt: skip
     args = ["--step-ms", str(STEP_MS), "--slots", "4096"]
     seen, ports = Seen(), dict[int, int]()
-    async with Cluster(prefills=2, decodes=4, worker_args=args, config=config) as cluster:
-        calls = [asyncio.create_task(stream(cluster, n, ports)) for n in range(streams)]
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(
+            Cluster(prefills=2, decodes=4, worker_args=args, config=config)
+        )
+        other = await beside(cluster, stack) if fault == "router" else None
+        urls = [each.url for each in (cluster, other) if each is not None]
+        calls = [asyncio.create_task(stream(urls[n % len(urls)], n, ports)) for n in range(streams)]
         while len(ports) < streams:
             await asyncio.sleep(0.05)
         dying = clients_of(cluster, "tk-relay-1") if fault in ("relay", "both") else set()
@@ -139,10 +164,16 @@ async def run(fault: str, streams: int) -> Seen:
             await upgraded(cluster, seen)
         else:
             begun = perf_counter()
-            await hurt(cluster, fault)
+            if other is None:
+                await hurt(cluster, fault)
+            else:
+                end(other)
             await recovery(cluster, begun, seen)
         texts = await asyncio.gather(*calls)
-        seen.own = sum(port in dying for port in ports.values())
+        if other is None:
+            seen.own = sum(port in dying for port in ports.values())
+        else:
+            seen.own = len(calls[1::2])
         for number, text in enumerate(texts):
             seed = seed_of(f"prompt {number}")
             seen.lost += text is None
