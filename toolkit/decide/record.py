@@ -12,8 +12,8 @@ is another policy, or a process that was started again); each other one is what 
   rank]}`: what was in flight (`toolkit.policies.following`)
 - `{"replaced": name}`: another process answers where that worker did
 - `{"centroids": {"rows": [...], "owner": [[group, row], ...]}, "inflight_signatures": D}`: what
-ELDR got to
-  compare signatures with, null for nothing; with `"maps": {server: {...}}` where it has any
+  ELDR got to compare signatures with, null for nothing; with `"maps": {server: {...}}` where it has
+  any
 
 Policies have no clock and no other input, so whoever plays a recording on a fresh policy gets the
 same answers. Every home wraps its policies in `recorded` where it is asked to: the router by the
