@@ -66,7 +66,7 @@ def launcher(tmp_path: Path) -> Iterator[Launched]:
     try:
         log = folder / "worker-0.log"
         for _ in range(600):
-            if log.is_file() and "begun" in log.read_text():
+            if log.is_file() and "begun\n" in log.read_text():
                 break
             assert process.poll() is None
             select.select([], [], [], 0.05)
